@@ -1,0 +1,1 @@
+"""A paged KV-cache runtime for WebGPU whose chats survive a crash."""
