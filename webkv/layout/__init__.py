@@ -9,6 +9,15 @@ from __future__ import annotations
 
 from webkv.layout.build import Section, kv, latent, state, with_replicated
 from webkv.layout.declare import DTYPE_BYTES, Axis, PageLayout, Strides, Tensor
+from webkv.layout.identity import (
+    canonical_json,
+    content_id,
+    declaration,
+    layout_id,
+    parse,
+    tvm_descriptor,
+    tvm_layout_hash,
+)
 
 __all__ = [
     "DTYPE_BYTES",
@@ -17,8 +26,15 @@ __all__ = [
     "Section",
     "Strides",
     "Tensor",
+    "canonical_json",
+    "content_id",
+    "declaration",
     "kv",
     "latent",
+    "layout_id",
+    "parse",
     "state",
+    "tvm_descriptor",
+    "tvm_layout_hash",
     "with_replicated",
 ]

@@ -148,9 +148,7 @@ def latent(
     return slots.layout(page_tokens)
 
 
-def state(
-    *sections: Section, layers: Sequence[int] = (0,), layers_in_slot: int | None = None
-) -> PageLayout:
+def state(*sections: Section, layers: Sequence[int] = (0,), layers_in_slot: int | None = None) -> PageLayout:
     """The recurrent state of one sequence: sections back to back, each split over ranks on its own.
 
     Sections of one role become its parts 0, 1, ...: Mamba's conv state x|B|C is three `conv` sections.

@@ -90,7 +90,7 @@ class Tensor:
         require_int(f"{self.name} part", self.part, 0)
         require_int(f"{self.name} pool", self.pool, 0)
         require_int(f"{self.name} offset", self.offset, 0)
-        if self.dtype not in DTYPE_BYTES:
+        if self.dtype not in tuple(DTYPE_BYTES):
             raise refuse(f"{self.name} dtype", self.dtype, f"one of {', '.join(DTYPE_BYTES)}")
         if self.offset % WORD:
             raise refuse(f"{self.name} offset", self.offset, f"a multiple of {WORD}")
