@@ -1,0 +1,1 @@
+"""Reading a model file: weights, configuration, tokenizer, chat template; and the models themselves."""
