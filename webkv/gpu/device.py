@@ -117,6 +117,7 @@ class Device:
         self.failure: str | None = None
         self._kernels: dict[tuple[object, ...], Kernel] = {}
         self._staging: dict[int, list[wgpu.GPUBuffer]] = {}
+        self._fence: wgpu.GPUBuffer | None = None
 
     def guard(self, call: Any) -> Any:
         """Run `call`, turning wgpu's errors into `DeviceError` or `DeviceLostError`."""
@@ -217,6 +218,13 @@ class Device:
         staging.unmap()
         self._staging[staging.size].append(staging)
         return data
+
+    async def fence(self) -> None:
+        """Wait until the GPU has done all submitted work."""
+        # A tiny read-back: wgpu-py's on_submitted_work_done raises natively.
+        if self._fence is None:
+            self._fence = self.buffer(4, label="fence")
+        await self.read(self._fence)
 
     def _take_staging(self, size: int) -> wgpu.GPUBuffer:
         size = max(256, 1 << (size - 1).bit_length()) if size else 256
