@@ -54,7 +54,7 @@ class _Parts:
 class GgufTensor:
     """One tensor as it lies in the file.
 
-    `shape` is row-major, `(out, in)` for a matrix (GGUF's own order reversed); `type` is a GGML type name such
+    `shape` is row-major, `(out, in)` for a matrix (GGUF order reversed); `type` is a GGML type name such
     as `"Q4_1"`; `nbytes` counts the quantised bytes, rows one after the other without padding.
     """
 

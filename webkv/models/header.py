@@ -38,7 +38,7 @@ SCALARS = {
     10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 BOOL, STRING, ARRAY = 7, 8, 9
-# The least bytes that a key (empty name, type, 1-byte value) and a tensor info (empty name, no dimension) take.
+# The least bytes of a key (empty name, type, 1-byte value) and of a tensor info (empty name, no dimension).
 MIN_KEY_BYTES = 8 + 4 + 1
 MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 
@@ -131,7 +131,7 @@ def _tensor_info(cursor: _Cursor, index: int) -> TensorInfo:
     if type_id not in TENSOR_TYPES:
         known = ", ".join(kind for kind, _, _ in TENSOR_TYPES.values())
         found = _foreign_type(type_id)
-        raise ModelError(f"{cursor.name}: tensor {tensor} has unsupported type {found}, supported are {known}")
+        raise ModelError(f"{cursor.name}: tensor {tensor} has unsupported type {found}, known are {known}")
     kind, block, block_bytes = TENSOR_TYPES[type_id]
     if 0 in sizes:
         raise ModelError(f"{cursor.name} is damaged: tensor {tensor} has shape {tuple(reversed(sizes))}")
