@@ -1,8 +1,8 @@
 """Turning a model and a cache into text: one loop that runs prefill chunks and decode batches.
 
-A step is either one prefill chunk of one sequence or one decode batch over all waiting sequences, never a mix,
-so which kernels a token goes through depends on the token alone and not on what else is running.  Kernels are
-row-invariant, so a sequence's bits do not depend on its neighbours in the batch either.
+A step is either one prefill chunk of one sequence or one decode batch over all waiting sequences, never a
+mix, so which kernels a token goes through depends on the token alone, not on what else is running.  Kernels
+are row-invariant, so a sequence's bits do not depend on its neighbours in the batch either.
 
 There is no background task: whoever waits for a token runs the next step for everybody.
 """
@@ -48,7 +48,8 @@ class Sampled:
 class Conversation:
     """One sequence: all its tokens, of which the first `cached` have their K and V in the cache.
 
-    Tokens up to `prompted` came from outside and go through prefill; later ones were drawn and go through decode.
+    Tokens up to `prompted` came from outside and go through prefill; later ones were drawn, and go through
+    decode.
     """
 
     id: int
@@ -131,7 +132,7 @@ class Engine:
         return conversation
 
     def checked(self, tokens: list[int], held: int) -> list[int]:
-        """`tokens` if they are ids of the vocabulary and fit the context after `held` more, else `PromptError`."""
+        """`tokens`, if they are ids of the vocabulary and fit the context after `held` others."""
         if held + len(tokens) > self.context:
             raise PromptError(f"prompt is {held + len(tokens)} tokens long, the context holds {self.context}")
         for token in tokens:
@@ -146,11 +147,12 @@ class Engine:
 
     def fork(self, conversation: Conversation, position: int | None = None) -> Conversation:
         """A new conversation that shares the first `position` tokens (default: all) and their pages."""
-        held = len(conversation.tokens) if position is None else position
-        if not 0 <= held <= len(conversation.tokens):
-            raise CacheError(f"fork position is {held}, the conversation has {len(conversation.tokens)} tokens")
+        tokens = conversation.tokens
+        held = len(tokens) if position is None else position
+        if not 0 <= held <= len(tokens):
+            raise CacheError(f"fork position is {held}, the conversation has {len(tokens)} tokens")
         prompted, cached = min(held, conversation.prompted), min(held, conversation.cached)
-        child = Conversation(self._next_id, conversation.tokens[:held], prompted, cached, conversation.state)
+        child = Conversation(self._next_id, tokens[:held], prompted, cached, conversation.state)
         self.cache.fork_sequence(conversation.id, child.id, child.cached)
         self._next_id += 1
         return child
@@ -186,7 +188,7 @@ class Engine:
         """Draw up to `max_tokens` tokens, ending after a stop token (default: the tokenizer's end tokens).
 
         `progress(done, total)` follows the prompt's prefill, in tokens.
-        Raises `CacheFullError` when the pool runs out of pages; what was drawn so far stays in the conversation.
+        Raises `CacheFullError` when the pool runs out of pages; what was drawn stays in the conversation.
         """
         self._require_prompt(conversation)
         ends = frozenset(self.tokenizer.eos_ids if stop is None else stop)
@@ -303,6 +305,7 @@ class Engine:
         for job in jobs:
             for made in job.sampled:
                 text = "" if made.token in job.stop else job.stream.push(made.token)
-                last = job.finish is not None and made is job.sampled[-1]
-                job.ready.append(TokenEvent(made.token, made.position, text + job.stream.flush() if last else text))
+                if job.finish is not None and made is job.sampled[-1]:
+                    text += job.stream.flush()
+                job.ready.append(TokenEvent(made.token, made.position, text))
             job.sampled = []

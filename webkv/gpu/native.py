@@ -29,8 +29,11 @@ def adapter_name(adapter: wgpu.GPUAdapter) -> str:
 
 
 @cache
-def _skip_opengl() -> None:
-    # Probing OpenGL prints EGL errors on machines without a display, and its compute is too limited.
+def _prepare_instance() -> None:
+    # OpenGL's compute is too limited.  Where there is no display, Mesa's layer that looks for one on Wayland
+    # prints errors at every start; the variable is the layer's own switch.
+    if "XDG_RUNTIME_DIR" not in os.environ:
+        os.environ.setdefault("NODEVICE_SELECT", "1")
     from wgpu.backends.wgpu_native import extras
 
     with contextlib.suppress(RuntimeError):  # the host program made wgpu's instance first
@@ -40,7 +43,7 @@ def _skip_opengl() -> None:
 async def list_adapters() -> list[wgpu.GPUAdapter]:
     """All usable adapters, the preferred one first."""
     try:
-        _skip_opengl()
+        _prepare_instance()
         found = await wgpu.gpu.enumerate_adapters_async()
     except (RuntimeError, OSError, ImportError) as error:
         raise DeviceError(f"{_NO_ADAPTER}: {error}") from error

@@ -1,0 +1,7 @@
+"""`python -m webkv` is the `webkv` command."""
+
+import sys
+
+from webkv.cli import main
+
+sys.exit(main())

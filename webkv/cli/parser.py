@@ -1,0 +1,94 @@
+"""What the command line looks like."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON lines for programs")
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", type=Path, metavar="FILE", help="session database (default: %(default)s)")
+    parser.set_defaults(store=None)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", metavar="FILE", help="a GGUF file, or smollm2 or gemma3 (default: smollm2 if installed)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="part of an adapter's name (see: webkv devices)")
+
+
+def _add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--max-tokens", type=int, default=256, metavar="N", help="most new tokens (256)")
+    group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
+    group.add_argument("--top-k", type=int, default=0, metavar="K", help="only the K likeliest; 0: all")
+    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest mass P")
+    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="only P times the likeliest")
+    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1: none")
+    group.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same text (0)")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command; each subcommand sets `run`, as `module:function`."""
+    parser = argparse.ArgumentParser(
+        prog="webkv",
+        description="Generate text on WebGPU with a paged KV cache that survives a crash.",
+        epilog="exit codes: 0 done, 1 a check failed, 2 refused, 130 interrupted",
+    )
+    subcommands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: str, text: str) -> argparse.ArgumentParser:
+        added = subcommands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    _generate(command)
+    _sessions(command)
+    devices = command("devices", "devices:devices", "List the GPU adapters webkv can use.")
+    devices.add_argument("--quiet", action="store_true", help="print nothing; exit 2 if there is none")
+    _add_output(devices)
+    demo = command("demo", "demo:demo", "Generate, kill, resume, and compare tokens and page bytes.")
+    _add_model(demo)
+    demo.add_argument("--max-tokens", type=int, default=60, metavar="N", help="tokens to generate (60)")
+    return parser
+
+
+def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
+    generate = command("generate", "generate:generate", "Generate text, keeping a session to resume.")
+    generate.add_argument("prompt", help="the prompt; - reads it from standard input")
+    _add_model(generate)
+    generate.add_argument("--raw", action="store_true", help="continue the text; no chat template")
+    generate.add_argument("--system", metavar="TEXT", help="system message of the chat")
+    generate.add_argument("--page-dtype", choices=["f16", "f32", "int8"], default="f16", help="(f16)")
+    generate.add_argument("--context", type=int, metavar="N", help="most tokens (default: up to 8192)")
+    generate.add_argument("--session", metavar="ID", help="name of the new session (default: made up)")
+    generate.add_argument("--no-session", action="store_true", help="keep nothing")
+    generate.add_argument(
+        "--durability", choices=["exact", "relaxed"], default="exact", help="exact: shown is stored (default)"
+    )
+    _add_sampling(generate)
+    _add_store(generate)
+    _add_output(generate)
+
+
+def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
+    listing = command("sessions", "sessions:sessions", "List stored sessions.")
+    listing.add_argument("--verify", action="store_true", help="check every stored byte; exit 1 on damage")
+    resume = command("resume", "generate:resume", "Take a session up where it was.")
+    resume.add_argument("id", help="session id (see: webkv sessions)")
+    resume.add_argument("--say", metavar="TEXT", help="the next chat turn, after what is unfinished")
+    resume.add_argument("--max-tokens", type=int, metavar="N", help="new limit (default: the session's)")
+    _add_model(resume)
+    inspect = command("inspect", "sessions:inspect", "Show what a session holds.")
+    inspect.add_argument("id", help="session id")
+    delete = command("delete", "sessions:delete", "Delete sessions; pages no other session shares go too.")
+    delete.add_argument("id", nargs="+", help="session ids")
+    for parser in (listing, resume, inspect, delete):
+        _add_store(parser)
+        _add_output(parser)
