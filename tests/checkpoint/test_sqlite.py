@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from webkv.checkpoint.sqlite import SqliteStore
+from webkv.errors import StoreBusyError, StoreError
+
+HOLD = """
+import asyncio, sys
+from webkv.checkpoint.sqlite import SqliteStore
+
+async def main():
+    async with SqliteStore(sys.argv[1]) as store, store.lock("s/1"):
+        print("held", flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def start(code: str, path: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+async def test_another_process_holds_the_lock_until_it_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    process = start(HOLD, path)
+    try:
+        async with SqliteStore(path) as store:
+            with pytest.raises(StoreBusyError, match=f"in use by process {process.pid}$"):
+                async with store.lock("s/1"):
+                    raise AssertionError("two holders")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            async with store.lock("s/1"):
+                pass
+    finally:
+        process.kill()
+        process.wait()
+    assert list((tmp_path / "sessions.db.locks").iterdir()) == []
+
+
+async def test_the_file_is_private_and_its_folder_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "sessions.db"
+    async with SqliteStore(path) as store:
+        await store.commit({"a": b"1"})
+        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+async def test_entries_outlive_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store:
+        await store.commit({"a": b"1"})
+    async with SqliteStore(path) as store:
+        assert await store.get("a") == b"1"
+
+
+async def test_strict_commits_sync_and_relaxed_ones_do_not(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        levels = []
+        for durability in ("strict", "relaxed", "strict"):
+            await store.commit({"a": b"1"}, durability=durability)
+            assert store._db is not None
+            levels.append(store._db.execute("PRAGMA synchronous").fetchone()[0])
+            assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    assert levels == [2, 1, 2]
+
+
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    path.write_bytes(b"not a database, " * 100)
+    with pytest.raises(StoreError, match=r"sessions\.db is damaged"):
+        await SqliteStore(path).get("a")
+    assert path.read_bytes() == b"not a database, " * 100
+
+
+async def test_a_damaged_page_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store:
+        await store.commit({f"{i:05}": b"x" * 100 for i in range(1000)})
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    path.write_bytes(data)
+    async with SqliteStore(path) as store:
+        with pytest.raises(StoreError, match=r"sessions\.db is damaged"):
+            await store.get("00001")
+
+
+async def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE theirs (a)")
+    db.close()
+    with pytest.raises(StoreError, match="another program"):
+        await SqliteStore(path).commit({"a": b"1"})
+
+
+async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store:
+        await store.commit({"a": b"1"})
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 2")
+    db.close()
+    with pytest.raises(StoreError, match="has format 2, this program reads 1"):
+        await SqliteStore(path).get("a")
+
+
+async def test_a_read_only_database_is_named(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        assert store._db is not None
+        store._db.execute("PRAGMA query_only = 1")
+        with pytest.raises(StoreError, match="read-only"):
+            await store.commit({"a": b"1"})
+        store._db.execute("PRAGMA query_only = 0")
+        await store.commit({"a": b"1"})
+
+
+async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot open"):
+        await SqliteStore(tmp_path / "file" / "sessions.db").get("a")
+
+
+async def test_two_processes_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    code = (
+        "import asyncio, sys\n"
+        "from webkv.checkpoint.sqlite import SqliteStore\n"
+        "async def main():\n"
+        "    async with SqliteStore(sys.argv[1]) as store:\n"
+        "        for i in range(40): await store.commit({f'{sys.argv[2]}/{i}': b'x'}, durability='relaxed')\n"
+        "asyncio.run(main())\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, str(path), who]) for who in "ab"]
+    assert [process.wait() for process in both] == [0, 0]
+    async with SqliteStore(path) as store:
+        assert len(await store.keys("a/")) == len(await store.keys("b/")) == 40
+
+
+async def test_compact_gives_room_back(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store:
+        await store.commit({"a": os.urandom(1_000_000)})
+        await store.commit({}, ["a"])
+        await store.compact()
+        assert path.stat().st_size < 100_000
