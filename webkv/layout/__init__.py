@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from webkv.layout.build import Section, kv, latent, state, with_replicated
 from webkv.layout.declare import DTYPE_BYTES, Axis, PageLayout, Strides, Tensor
+from webkv.layout.held import Held, share
 from webkv.layout.identity import (
     canonical_json,
     content_id,
@@ -18,23 +19,34 @@ from webkv.layout.identity import (
     tvm_descriptor,
     tvm_layout_hash,
 )
+from webkv.layout.plan import plan
+from webkv.layout.runs import CONVERTERS, BufferPair, Run, WordRun, merged, word_runs
 
 __all__ = [
+    "CONVERTERS",
     "DTYPE_BYTES",
     "Axis",
+    "BufferPair",
+    "Held",
     "PageLayout",
+    "Run",
     "Section",
     "Strides",
     "Tensor",
+    "WordRun",
     "canonical_json",
     "content_id",
     "declaration",
     "kv",
     "latent",
     "layout_id",
+    "merged",
     "parse",
+    "plan",
+    "share",
     "state",
     "tvm_descriptor",
     "tvm_layout_hash",
     "with_replicated",
+    "word_runs",
 ]

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from webkv.errors import LayoutError
+from webkv.layout import BufferPair, Held, Run, Section, kv, merged, plan, state, word_runs
+
+SIZES: dict[str, Any] = {"page_tokens": 2, "heads": 2, "dim": 4}
+F16, F32, INT8 = (kv(dtype=dtype, **SIZES) for dtype in ("f16", "f32", "int8"))
+
+
+def converted(src: Any, dst: Any, name: str) -> tuple[Run, ...]:
+    return plan([(src, Held())], [(dst, Held())], (0, 2), converters=[name])
+
+
+def test_f16_to_f32_keeps_long_runs() -> None:
+    (run,) = converted(F16, F32, "f16_to_f32")
+    assert (run.nbytes, run.src_nbytes, run.converter, run.scale_pool) == (128, 64, "f16_to_f32", -1)
+
+
+@pytest.mark.parametrize(("dtype", "row"), [("f16", 8), ("f32", 16)])
+def test_int8_rows_carry_the_place_of_their_scale(dtype: str, row: int) -> None:
+    plain = kv(dtype=dtype, **SIZES)
+    to_int8 = converted(plain, INT8, f"{dtype}_to_int8")
+    places = [(run.dst_offset, run.src_offset, run.scale_offset) for run in to_int8]
+    assert places == [(4 * at, row * at, 32 + 4 * at) for at in range(8)]
+    assert {(run.nbytes, run.src_nbytes) for run in to_int8} == {(4, row)}
+    back = converted(INT8, plain, f"int8_to_{dtype}")
+    assert [(run.src_offset, run.dst_offset, run.scale_offset) for run in back] == places
+
+
+def test_scales_follow_their_rows_through_another_order() -> None:
+    turned = kv(dtype="int8", order="token_major", **SIZES)
+    runs = converted(F16, turned, "f16_to_int8")
+    keys = [
+        (run.src_offset // 8, run.dst_offset // 4, run.scale_offset - 32)
+        for run in runs
+        if run.src_offset < 32
+    ]
+    assert keys == [(0, 0, 0), (2, 1, 4), (1, 2, 8), (3, 3, 12)]
+
+
+def test_int8_to_int8_copies_scales_as_bytes() -> None:
+    (run,) = plan([(INT8, Held())], [(INT8, Held())], (0, 2))
+    assert (run.nbytes, run.converter) == (64, "")
+
+
+def test_a_converter_must_be_named_and_fit() -> None:
+    with pytest.raises(LayoutError, match="dtype differs"):
+        converted(F16, INT8, "f16_to_f32")
+    with pytest.raises(LayoutError, match="converters: found 'f16_to_bf16', expected one of f32_to_f16"):
+        converted(F16, F32, "f16_to_bf16")
+
+
+def test_quantizing_needs_declared_scales() -> None:
+    bare = replace(INT8, tensors=INT8.tensors[:2])
+    with pytest.raises(LayoutError, match="key_scale"):
+        converted(F16, bare, "f16_to_int8")
+    with pytest.raises(LayoutError, match="key_scale"):
+        converted(bare, F16, "int8_to_f16")
+
+
+def test_split_int8_rows_are_refused() -> None:
+    half = kv(dtype="f16", page_tokens=2, heads=2, dim=2)
+    sources = [(half, Held()), (half, Held({"dim": 2}))]
+    with pytest.raises(LayoutError, match=r"\(0, key\) dim"):
+        plan(sources, [(INT8, Held())], (0, 2), converters=["f16_to_int8"])
+
+
+def run(dst: int, src: int, nbytes: int, **other: Any) -> Run:
+    return replace(Run(0, 0, 0, dst, 0, 0, 0, src, nbytes), **other)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"src_offset": 12},
+        {"dst_offset": 12},
+        {"src_page": 1},
+        {"dst_page": 1},
+        {"src_rank": 1},
+        {"dst_rank": 1},
+        {"src_pool": 1},
+        {"dst_pool": 1},
+        {"converter": "f32_to_f16"},
+    ],
+)
+def test_only_neighbours_in_one_page_pair_are_joined(other: dict[str, Any]) -> None:
+    first, second = run(0, 0, 8), run(8, 8, 8)
+    assert merged([second, first]) == (run(0, 0, 16),)
+    assert len(merged([first, replace(second, **other)])) == 2
+
+
+def test_words_use_page_ids_and_join_across_neighbouring_pages() -> None:
+    runs = plan([(F16, Held())], [(F16, Held())], (0, 6))
+    assert F16.slot_bytes == (64,)
+    copies = word_runs(runs, [F16], [F16], src_pages=[7, 8, 2], dst_pages=[3, 4, 5])
+    assert copies == {BufferPair(0, 0, 0, 0): [(112, 48, 32), (32, 80, 16)]}
+
+
+def test_words_are_listed_by_buffer_pair() -> None:
+    planes = kv(packing="planes", **SIZES)
+    copies = word_runs(plan([(F16, Held())], [(planes, Held())], (0, 2)), [F16], [planes])
+    assert copies == {BufferPair(0, 0, 0, 0): [(0, 0, 8)], BufferPair(0, 0, 0, 1): [(8, 0, 8)]}
+
+
+def test_an_odd_run_is_refused_by_name() -> None:
+    whole, part = (state(Section("conv", (("chan", n), ("tap", 3)))) for n in (4, 2))
+    runs = plan([(whole, Held())], [(part, Held({"chan": 1}))])
+    with pytest.raises(LayoutError, match="run to rank 0, pool 0, page 0, offset 0: src_offset: found 6"):
+        word_runs(runs, [whole], [part])
+
+
+def test_a_run_that_converts_has_no_words() -> None:
+    with pytest.raises(LayoutError, match="found converter f16_to_f32"):
+        word_runs(converted(F16, F32, "f16_to_f32"), [F16], [F32])
+
+
+def test_too_few_page_ids_are_refused() -> None:
+    runs = plan([(F16, Held())], [(F16, Held())], (0, 6))
+    with pytest.raises(LayoutError, match="src_pages: found 2, expected more than 2 page ids"):
+        word_runs(runs, [F16], [F16], src_pages=[0, 1])
