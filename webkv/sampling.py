@@ -128,8 +128,8 @@ def sample(
 ) -> tuple[int, SamplerState]:
     """The next token id and the state after it.
 
-    `row` is f32[vocab], or candidates that `needs_full_logits` found enough.  `recent` are the token ids that the
-    repetition penalty applies to.  Raises `DeviceError` for logits that hold NaN or nothing finite.
+    `row` is f32[vocab], or candidates that `needs_full_logits` found enough.  `recent` are the token ids that
+    the repetition penalty applies to.  Raises `DeviceError` for logits that hold NaN or nothing finite.
     """
     if isinstance(row, Candidates):
         assert not needs_full_logits(params, row), "candidates do not suffice for these parameters"
@@ -201,7 +201,7 @@ def _top(logits: Floats, count: int) -> npt.NDArray[np.intp]:
 
 
 def _penalise(logits: Floats, penalty: float, recent: Iterable[int]) -> Floats:
-    """Logits of recent tokens made less likely: positive ones divided, negative ones multiplied by `penalty`."""
+    """Recent tokens made less likely: positive ones divided and others multiplied by `penalty`."""
     if penalty == 1:
         return logits
     ids = np.unique(np.fromiter(recent, dtype=np.int64))
@@ -219,9 +219,7 @@ def _check_logits(logits: Floats) -> None:
     top = logits.max() if len(logits) else -math.inf
     if not math.isfinite(top):  # a NaN anywhere is the maximum too
         bad = int(np.isnan(logits).sum())
-        raise DeviceError(
-            f"the device returned logits without a finite maximum ({bad} of {len(logits)} are NaN)"
-        )
+        raise DeviceError(f"the device gave logits without a finite maximum: {bad} of {len(logits)} are NaN")
 
 
 def _real(value: object) -> float:
