@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.layout.oracle import moves
 from webkv.errors import LayoutError
-from webkv.layout import BufferPair, Held, Run, Section, kv, merged, plan, state, word_runs
+from webkv.layout import BufferPair, Held, Run, Section, copy_bytes, kv, merged, plan, state, word_runs
 
 SIZES: dict[str, Any] = {"page_tokens": 2, "heads": 2, "dim": 4}
 F16, F32, INT8 = (kv(dtype=dtype, **SIZES) for dtype in ("f16", "f32", "int8"))
@@ -123,3 +124,27 @@ def test_too_few_page_ids_are_refused() -> None:
     runs = plan([(F16, Held())], [(F16, Held())], (0, 6))
     with pytest.raises(LayoutError, match="src_pages: found 2, expected more than 2 page ids"):
         word_runs(runs, [F16], [F16], src_pages=[0, 1])
+
+
+def test_copies_follow_the_runs_byte_by_byte() -> None:
+    turned = kv(order="token_major", **SIZES)
+    runs = plan([(F16, Held())], [(turned, Held())], (0, 3))
+    source, target = bytes(range(128)), bytearray(128)
+    copy_bytes(runs, [F16], [[source]], [turned], [[target]])
+    wanted = bytearray(128)
+    for (_, _, page, at), (_, _, src_page, src_at) in moves(runs).items():
+        wanted[64 * page + at] = source[64 * src_page + src_at]
+    assert target == wanted
+
+
+def test_a_copy_that_does_not_fit_writes_nothing() -> None:
+    runs = plan([(F16, Held())], [(F16, Held())], (0, 4))
+    target = bytearray(64)
+    with pytest.raises(LayoutError, match="dst bytes: found 64, expected at least 128"):
+        copy_bytes(runs, [F16], [[bytes([1]) * 128]], [F16], [[target]])
+    assert target == bytes(64)
+
+
+def test_a_copy_that_converts_is_refused() -> None:
+    with pytest.raises(LayoutError, match="found converter f16_to_f32"):
+        copy_bytes(converted(F16, F32, "f16_to_f32"), [F16], [[bytes(64)]], [F32], [[bytearray(128)]])

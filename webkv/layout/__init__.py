@@ -1,8 +1,9 @@
 """What a page's bytes are.  Pure data: no numpy, no GPU.
 
 A cache declares its layout once, as a `PageLayout` (`declare`, and `build` for the usual ones).  Kernels get
-their strides from it, checkpoints its bytes and id, copies and exports their byte runs; no other room may
-know an offset.
+their strides from it (`PageLayout.strides`), checkpoints its bytes and id (`identity`), copies and exports
+their byte runs (`plan`, `runs`); no other room may know an offset.  Which share of the heads a holder has is
+a `Held`, beside the layout.  Other engines' arrays are declared in `formats`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from webkv.layout.identity import (
     tvm_layout_hash,
 )
 from webkv.layout.plan import plan
-from webkv.layout.runs import CONVERTERS, BufferPair, Run, WordRun, merged, word_runs
+from webkv.layout.runs import CONVERTERS, BufferPair, Run, WordRun, copy_bytes, merged, word_runs
 
 __all__ = [
     "CONVERTERS",
@@ -36,6 +37,7 @@ __all__ = [
     "WordRun",
     "canonical_json",
     "content_id",
+    "copy_bytes",
     "declaration",
     "kv",
     "latent",

@@ -126,6 +126,32 @@ def word_runs(
     return {ends: _joined(copies[ends]) for ends in sorted(copies)}
 
 
+def copy_bytes(
+    runs: Iterable[Run],
+    src: Sequence[PageLayout],
+    src_pools: Sequence[Sequence[bytes | bytearray | memoryview]],
+    dst: Sequence[PageLayout],
+    dst_pools: Sequence[Sequence[bytearray]],
+) -> None:
+    """Do the runs on the CPU, page p of a sequence at byte p * slot_bytes of `pools[rank][pool]`.
+
+    Raises `LayoutError` naming the run that changes values or does not fit, before any byte is written.
+    """
+    copies = []
+    for run in runs:
+        start = run.src_page * src[run.src_rank].slot_bytes[run.src_pool] + run.src_offset
+        target = run.dst_page * dst[run.dst_rank].slot_bytes[run.dst_pool] + run.dst_offset
+        source, destination = src_pools[run.src_rank][run.src_pool], dst_pools[run.dst_rank][run.dst_pool]
+        if run.converter:
+            raise LayoutError(f"{_where(run)}: found converter {run.converter}, expected plain bytes")
+        for side, pool, first in (("src", source, start), ("dst", destination, target)):
+            if first + run.nbytes > len(pool):
+                raise refuse(f"{_where(run)}: {side} bytes", len(pool), f"at least {first + run.nbytes}")
+        copies.append((destination, target, source, start, run.nbytes))
+    for destination, target, source, start, nbytes in copies:
+        destination[target : target + nbytes] = source[start : start + nbytes]
+
+
 def _page_id(side: str, page: int, pages: Sequence[int] | None) -> int:
     if pages is None:
         return page
@@ -134,13 +160,16 @@ def _page_id(side: str, page: int, pages: Sequence[int] | None) -> int:
     return pages[page]
 
 
+def _where(run: Run) -> str:
+    return f"run to rank {run.dst_rank}, pool {run.dst_pool}, page {run.dst_page}, offset {run.dst_offset}"
+
+
 def _check_words(run: Run) -> None:
-    where = f"run to rank {run.dst_rank}, pool {run.dst_pool}, page {run.dst_page}, offset {run.dst_offset}"
     if run.converter:
-        raise LayoutError(f"{where}: found converter {run.converter}, expected plain bytes")
+        raise LayoutError(f"{_where(run)}: found converter {run.converter}, expected plain bytes")
     for name in ("dst_offset", "src_offset", "nbytes"):
         if getattr(run, name) % WORD:
-            raise refuse(f"{where}: {name}", getattr(run, name), f"a multiple of {WORD}")
+            raise refuse(f"{_where(run)}: {name}", getattr(run, name), f"a multiple of {WORD}")
 
 
 def _joined(copies: list[WordRun]) -> list[WordRun]:
