@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 from webkv.layout import Held, PageLayout, Run, Tensor
 
 Place = tuple[int, int, int, int]  # rank, pool, page, byte
-Label = tuple[object, ...]
+Label = Any  # ((layer, role, part), token, ((axis, index), ...), byte of the element)
 
 
 def labels(rank: int, layout: PageLayout, held: Held, tokens: range) -> Iterator[tuple[Place, Label]]:

@@ -4,10 +4,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.layout.oracle import moves
+from tests.layout.oracle import labels, moves
 from webkv.errors import LayoutError
-from webkv.layout import BufferPair, Held, Run, Section, copy_bytes, kv, merged, plan, state, word_runs
+from webkv.layout import (
+    BufferPair,
+    Held,
+    PageLayout,
+    Run,
+    Section,
+    copy_bytes,
+    kv,
+    merged,
+    plan,
+    share,
+    state,
+    word_runs,
+)
 
 SIZES: dict[str, Any] = {"page_tokens": 2, "heads": 2, "dim": 4}
 F16, F32, INT8 = (kv(dtype=dtype, **SIZES) for dtype in ("f16", "f32", "int8"))
@@ -69,6 +84,52 @@ def test_split_int8_rows_are_refused() -> None:
     sources = [(half, Held()), (half, Held({"dim": 2}))]
     with pytest.raises(LayoutError, match=r"\(0, key\) dim"):
         plan(sources, [(INT8, Held())], (0, 2), converters=["f16_to_int8"])
+
+
+ORDERS, PACKINGS = (
+    st.sampled_from(["head_major", "token_major"]),
+    st.sampled_from(["slot", "planes", "packed"]),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), to_int8=st.booleans(), heads=st.integers(1, 4))
+def test_every_int8_row_is_converted_with_its_own_scale(
+    data: st.DataObject, to_int8: bool, heads: int
+) -> None:
+    def ranks(dtype: str) -> list[tuple[PageLayout, Held]]:
+        shares = [share(heads, n, rank) for n in [data.draw(st.integers(1, 3))] for rank in range(n)]
+        page, order, packing = data.draw(st.sampled_from([1, 2, 4])), data.draw(ORDERS), data.draw(PACKINGS)
+        sizes: dict[str, Any] = {
+            "page_tokens": page,
+            "dim": 4,
+            "dtype": dtype,
+            "order": order,
+            "packing": packing,
+        }
+        return [(kv(heads=len(part), **sizes), Held({"head": part.start})) for part in shares]
+
+    plain, int8 = ranks("f32"), ranks("int8")
+    src, dst, name = (plain, int8, "f32_to_int8") if to_int8 else (int8, plain, "int8_to_f32")
+    src_labels, dst_labels = (
+        {place: label for rank, h in enumerate(side) for place, label in labels(rank, *h, range(5))}
+        for side in (src, dst)
+    )
+    written = []
+    for run in plan(src, dst, (0, 5), converters=[name]):
+        to, of = (run.dst_rank, run.dst_pool, run.dst_page), (run.src_rank, run.src_pool, run.src_page)
+        row = [dst_labels[*to, run.dst_offset + at] for at in range(run.nbytes)]
+        source = [src_labels[*of, run.src_offset + at] for at in range(run.src_nbytes)]
+        side = (run.dst_rank, run.dst_page) if to_int8 else (run.src_rank, run.src_page)
+        known = dst_labels if to_int8 else src_labels
+        scale = [known[side[0], run.scale_pool, side[1], run.scale_offset + at] for at in range(4)]
+        # A label is ((layer, role, part), token, ((axis, index), ...), byte), axes by name: dim before head.
+        assert {(key, token, index[1]) for key, token, index, _ in row + source} == {
+            ((0, key[1].removesuffix("_scale"), 0), token, index[0]) for key, token, index, _ in scale
+        }
+        assert len({index[0] for _, _, index, _ in row}) == 4
+        written += row + (scale if to_int8 else [])
+    assert sorted(written) == sorted(dst_labels.values())
 
 
 def run(dst: int, src: int, nbytes: int, **other: Any) -> Run:
