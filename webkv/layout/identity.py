@@ -175,9 +175,6 @@ def tvm_descriptor(
     require_int("num_qo_heads", num_qo_heads, 1)
     if rope_mode not in ("none", "normal", "inline"):
         raise refuse("rope_mode", rope_mode, "none, normal or inline")
-    kinds = ["mha"] * num_layers if attn_kinds is None else list(attn_kinds)
-    if len(kinds) != num_layers:
-        raise refuse("attn_kinds", kinds, f"one per layer, {num_layers}")
     return {
         "format_version": "1",
         "cache_type": "relax.vm.PagedAttentionKVCache",
@@ -197,7 +194,7 @@ def tvm_descriptor(
         "support_sliding_window": str(int(support_sliding_window)),
         "support_layer_sliding_window": str(int(support_layer_sliding_window)),
         "page_group_layout": TVM_PAGE_GROUP_LAYOUT,
-        "attn_kinds": ",".join(kinds),
+        "attn_kinds": ",".join(_kinds(attn_kinds, num_layers)),
     }
 
 
@@ -221,6 +218,15 @@ def _tvm_sizes(layout: PageLayout) -> tuple[int, int, int, str]:
     if layout_id(layout) != layout_id(page):
         raise LayoutError("layout: found another arrangement, expected TVM's page [2][head][token][dim]")
     return sizes
+
+
+def _kinds(attn_kinds: Sequence[str] | None, num_layers: int) -> Sequence[str]:
+    """One attention kind per layer; all `mha` where not given."""
+    if attn_kinds is None:
+        return ["mha"] * num_layers
+    if len(attn_kinds) != num_layers:
+        raise refuse("attn_kinds", list(attn_kinds), f"one per layer, {num_layers}")
+    return attn_kinds
 
 
 def _g17(field: str, value: float) -> str:
