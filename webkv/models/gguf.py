@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,8 @@ def _views(source: Source) -> tuple[str, list[memoryview]]:
     paths = [source] if isinstance(source, str | os.PathLike) else list(source)
     if not paths:
         raise ModelError("no model file given")
-    return Path(paths[0]).name, [_map(Path(path)) for path in paths]
+    name = Path(paths[0]).name if len(paths) == 1 else re.sub(r"\.part\d+$", "", Path(paths[0]).name)
+    return name, [_map(Path(path)) for path in paths]
 
 
 def _map(path: Path) -> memoryview:
