@@ -15,8 +15,8 @@ from webkv.models.gguf import GgufFile
 
 Message = Mapping[str, str]
 
-# The form of template that renders without jinja2, which a page may lack: ChatML turns, with the system message
-# that is put in front where the chat has none.
+# The form of template that renders without jinja2, which a page may lack: ChatML turns, with the system
+# message that is put in front where the chat has none.
 CHATML = re.compile(
     r"\{% for message in messages %\}"
     r"(?:\{% if loop\.first and messages\[0\]\['role'\] != 'system' %\}"
@@ -43,11 +43,10 @@ class ChatTemplate:
         """The template in an open file.  Raises `ModelError` where it has none and is no Gemma."""
         metadata = gguf.metadata
         source = metadata.get("tokenizer.chat_template")
-        if source is None and metadata.get("general.architecture") == "gemma3":
-            source = GEMMA
-        if not isinstance(source, str):
+        gemma = source is None and metadata.get("general.architecture") == "gemma3"
+        if not gemma and not isinstance(source, str):
             raise ModelError(
-                f"{gguf.name}: metadata key tokenizer.chat_template is missing, give a plain prompt"
+                f"{gguf.name}: metadata key tokenizer.chat_template is missing, use a plain prompt"
             )
         vocabulary = metadata.get("tokenizer.ggml.tokens", [])
         ids = (metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("bos", "eos"))
@@ -57,8 +56,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """The chat as one text, ending where the model's answer begins.
 
-        Raises `PromptError` for messages that are malformed or that the template refuses, `ModelError` with the
-        line number for a broken template.
+        Raises `PromptError` for messages that are malformed or that the template refuses, `ModelError` with
+        the line number for a broken template.
         """
         _check(messages)
         if self._source is None:
@@ -91,7 +90,7 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-        return environment.from_string(self._source)
+        return environment.from_string(self._source or "")
 
     def _broken(self, line: int | None, error: Exception) -> ModelError:
         where = f" line {line}" if line else ""
