@@ -10,6 +10,7 @@
     │   └── CacheFullError     too few free pages (says needed and available)
     ├── ModelError             a model file that is damaged or not supported
     ├── PromptError            a request the model cannot take
+    ├── SiteError              the files of the browser page cannot be had or served
     ├── StoreError             the store failed; the last committed state is whole
     │   ├── StoreFullError     no room (says how many bytes are needed)
     │   └── StoreBusyError     another process holds the lock
@@ -63,6 +64,10 @@ class ModelError(WebkvError):
 
 class PromptError(WebkvError):
     """A request does not fit the model, such as a prompt longer than the context."""
+
+
+class SiteError(WebkvError):
+    """A file that the browser page needs cannot be fetched, built or served."""
 
 
 class StoreError(WebkvError):

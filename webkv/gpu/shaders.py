@@ -16,11 +16,16 @@ _IMPORT = re.compile(r"^#import (\w+)$", re.MULTILINE)
 
 
 @cache
-def shader_folder() -> Path:
-    """The folder of the `.wgsl` files: inside the installed package, else beside it in a checkout."""
+def packaged_folder(name: str) -> Path:
+    """A folder of files that ship with webkv: inside the installed package, else beside it in a checkout."""
     package = Path(__file__).resolve().parent.parent
-    inside = package / "shaders"
-    return inside if inside.is_dir() else package.parent / "shaders"
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
+def shader_folder() -> Path:
+    """The folder of the `.wgsl` files."""
+    return packaged_folder("shaders")
 
 
 @cache
