@@ -93,6 +93,8 @@ def parse_header(name: str, data: memoryview) -> Header:
 def _preamble(cursor: _Cursor) -> tuple[int, int]:
     """Magic, version and the two counts; returns (tensors, keys)."""
     name, magic = cursor.name, bytes(cursor.data[:4])
+    if len(magic) < len(MAGIC) and MAGIC.startswith(magic):
+        raise Truncated(f"{name} is truncated: it has {len(magic)} bytes")
     if magic != MAGIC:
         raise ModelError(f"{name} is not a GGUF file: it starts with {magic!r}, expected {MAGIC!r}")
     cursor.at = 4
