@@ -9,6 +9,9 @@ from webkv.gpu.device import DEFAULT_LIMITS, Batch, Device, DeviceFacts, Kernel,
 
 __all__ = ["DEFAULT_LIMITS", "Batch", "Device", "DeviceFacts", "Kernel", "Slice", "open_device"]
 
+if sys.platform == "emscripten":
+    import webkv.gpu.browser_backend  # noqa: F401  (registers with wgpu, for any wgpu program)
+
 
 async def open_device(
     name: str | None = None, needs: Mapping[str, int] | None = None, features: Iterable[str] = ()

@@ -74,10 +74,11 @@ class GPUAdapter(_classes.GPUAdapter):
     ) -> GPUPromise:
         limits = {}
         for name, value in (required_limits or {}).items():
-            if name not in self._names:
-                raise ValueError(f"unknown limit {name!r}")
+            known = self._names.get(name.replace("_", "-"))
+            if known is None:
+                raise KeyError(f"Unknown limit name {name!r}")
             if value is not None:
-                limits[self._names[name]] = value
+                limits[known] = value
 
         def made(number: int) -> GPUDevice:
             features, granted, _ = _about(number)

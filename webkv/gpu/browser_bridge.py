@@ -17,7 +17,6 @@ from wgpu import _classes
 
 from webkv.gpu.shaders import packaged_folder
 
-
 _table = run_js((packaged_folder("web") / "gpu.js").read_text(encoding="utf-8"))
 
 
