@@ -75,8 +75,8 @@ class Kernel:
     _groups: dict[tuple[int, ...], wgpu.GPUBindGroup] = field(default_factory=dict)
     _layout: Any = None
 
-    def bind(self, *resources: wgpu.GPUBuffer | Slice) -> wgpu.GPUBindGroup:
-        """The bind group with `resources` at bindings 0, 1, 2, ...; made once per combination."""
+    def bind(self, *resources: wgpu.GPUBuffer | Slice | None) -> wgpu.GPUBindGroup:
+        """The bind group with `resources` at bindings 0, 1, 2, ... (None: not bound); made once per combination."""
         key: list[int] = []
         for r in resources:
             key += (id(r.buffer), r.offset, r.size) if isinstance(r, Slice) else (id(r),)
@@ -84,12 +84,14 @@ class Kernel:
         return found if found is not None else self._make_group(tuple(key), resources)
 
     def _make_group(
-        self, key: tuple[int, ...], resources: Iterable[wgpu.GPUBuffer | Slice]
+        self, key: tuple[int, ...], resources: Iterable[wgpu.GPUBuffer | Slice | None]
     ) -> wgpu.GPUBindGroup:
         if self._layout is None:
             self._layout = self.pipeline.get_bind_group_layout(0)
         entries = []
         for binding, r in enumerate(resources):
+            if r is None:
+                continue
             s = r if isinstance(r, Slice) else Slice(r, 0, r.size)
             resource = {"buffer": s.buffer, "offset": s.offset, "size": s.size}
             entries.append({"binding": binding, "resource": resource})
