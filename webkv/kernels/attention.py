@@ -10,10 +10,19 @@ from webkv.gpu import Batch
 from webkv.kernels.shape import AttentionShape, Binding, PageTable
 
 KV_TILE = 256
-"""Tokens of a split of decode; splits start at absolute multiples of it."""
+"""Tokens of a tile, and of a split of decode; they start at absolute multiples of it."""
 
 NO_LSE = -5e4
 """The lse of a row that sees no key, as in TVM; its weight in a merge is 0."""
+
+# Query rows that share the keys a workgroup reads: 8 rows x 8 keys fill the registers of a GPU's lane.
+_MAX_ROWS = 8
+_MIN_LANES = 32
+_STRIDES = tuple(f"{t}_{part}" for t in ("K", "V", "KS", "VS") for part in ("PAGE", "BASE", "HEAD", "TOKEN"))
+_CONSTANTS = (
+    *_STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
+)  # fmt: skip
+_PARTS = {name: name for name in ("page_table", "page_place", "attend_core", "attend_tile", "attend_walk")}
 
 
 def kv_tiles(first: int, end: int) -> int:
@@ -24,7 +33,28 @@ def kv_tiles(first: int, end: int) -> int:
 def decode_scratch_bytes(sequences: int, max_tiles: int, shape: AttentionShape) -> int:
     """Bytes `attend_decode` needs in `scratch`; 0 if every sequence has one tile at most."""
     rows = sequences * max_tiles * shape.q_heads
-    return 0 if max_tiles <= 1 else 4 * rows * (shape.v_dim + 2)
+    return 0 if max_tiles <= 1 else 4 * rows * (shape.v_dim + 4)
+
+
+def page_codec(shape: AttentionShape) -> str:
+    """The shader part that reads the shape's pages: eight elements at once where strides allow it."""
+    if shape.dtype == "f32":
+        return "page_f32"
+    wide = all(number % 8 == 0 for number in (*shape.key[:4], *shape.value[:4]))
+    return f"page_{shape.dtype}" if wide else f"page_{shape.dtype}_narrow"
+
+
+def _constants(shape: AttentionShape, q_stride: int, rows: int) -> dict[str, float]:
+    lanes = max(_MIN_LANES, -(-shape.v_dim // 8))
+    q_stride = q_stride or shape.fused_width
+    return {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride, "ROWS": rows, "LANES": lanes}
+
+
+def _key_part(shape: AttentionShape, constants: dict[str, float]) -> str:
+    if shape.rope != "inline":
+        return "attend_key"
+    constants.update(shape.constants("ROTARY_DIM", "INTERLEAVED"))
+    return "attend_key_inline"
 
 
 def attend_decode(
@@ -46,10 +76,41 @@ def attend_decode(
 
     `q`: f32 rows of `q_stride` floats (0: `shape.fused_width`) that start with `[q_heads][head_dim]`; row s
     is the last token of sequence s.  `max_tiles`: the largest `kv_tiles` of the batch.  `scratch`: at least
-    `decode_scratch_bytes` long.  `lse[sequences][q_heads]`: f32, base 2, optional.
+    `decode_scratch_bytes` long.  `lse[sequences][q_heads]`: f32, base 2, optional (not for "inline" shapes).
     `rope_full[max length][rotary_dim / 2]` pairs (cos, sin): for "inline" shapes.  A row without keys gives
     0 and `NO_LSE`.
     """
+    assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
+    parts = -(-shape.group // _MAX_ROWS)
+    constants = _constants(shape, q_stride, -(-shape.group // parts))
+    split = max_tiles > 1
+    store = "attend_store_split" if split else "attend_store_lse" if lse is not None else "attend_store"
+    key = _key_part(shape, constants)
+    imports = {**_PARTS, "page": page_codec(shape), "key": key, "store": store}
+    kernel = batch.device.kernel("attend_decode", constants, imports)
+    extra = rope_full if rope_full is not None else None if split else lse
+    target = scratch if split else out
+    tables = (table.page_indptr, table.length_info, table.page_indices)
+    group = kernel.bind(q, pages, *tables, target, None, extra)
+    batch.dispatch(kernel, group, max(max_tiles, 1), shape.kv_heads * parts, sequences)
+    if split:
+        _merge_splits(batch, scratch, table, out, lse, sequences, shape)
+
+
+def _merge_splits(
+    batch: Batch,
+    scratch: Binding,
+    table: PageTable,
+    out: Binding,
+    lse: Binding | None,
+    sequences: int,
+    shape: AttentionShape,
+) -> None:
+    constants = {**shape.constants("PAGE_TOKENS", "V_DIM", "WINDOW"), "LANES": shape.v_dim // 4}
+    imports = {"page_table": "page_table", "lse": "merge_no_lse" if lse is None else "merge_lse"}
+    kernel = batch.device.kernel("merge_splits", constants, imports)
+    group = kernel.bind(scratch, None, table.page_indptr, table.length_info, None, out, None, lse)
+    batch.dispatch(kernel, group, shape.q_heads, sequences)
 
 
 def attend_prefill(
@@ -69,15 +130,27 @@ def attend_prefill(
     tree: Binding | None = None,
     rope_full: Binding | None = None,
 ) -> None:
-    """Ragged query rows: `out[qo_indptr[sequences]][q_heads][v_dim]` f32.
+    """Ragged query rows: `out[qo_indptr[sequences]][q_heads][v_dim]` f32 (FlashAttention over pages).
 
     Row r of a sequence's q_len rows sees logical key c if c <= L - q_len + r, and c > L - q_len + r - window
     where the shape has a window; every key if not `causal`.  `max_rows`: the largest q_len.
     `tree` int32: `tree_indptr[sequences + 1]`, then (first, end) pairs, the pre-order numbers of the nodes of
-    all trees.  The last T keys of a sequence with T nodes are its tree's; row r is node T - q_len + r and sees
-    node j if first_j <= first_r < end_j (T = 0: causal).  At most one of `lse`, `tree` and `rope_full` may be
-    given.  Other arguments as in `attend_decode`.
+    all trees.  The last T keys of a sequence with T nodes are its tree's; row r is node T - q_len + r and
+    sees node j if first_j <= first_r < end_j (T = 0: causal).  At most one of `lse`, `tree` and `rope_full`
+    may be given.  Other arguments as in `attend_decode`.
     """
+    assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
+    extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
+    assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
+    constants = {**_constants(shape, q_stride, _MAX_ROWS), "CAUSAL": causal}
+    key = _key_part(shape, constants)
+    store = "attend_store" if lse is None else "attend_store_lse"
+    mask = "attend_mask" if tree is None else "attend_mask_tree"
+    imports = {**_PARTS, "page": page_codec(shape), "key": key, "mask": mask, "store": store}
+    kernel = batch.device.kernel("attend_prefill", constants, imports)
+    tables = (table.page_indptr, table.length_info, table.page_indices)
+    group = kernel.bind(q, pages, *tables, out, qo_indptr, *extras)
+    batch.dispatch(kernel, group, -(-max_rows * shape.group // _MAX_ROWS), shape.kv_heads, sequences)
 
 
 def merge_state(
@@ -87,10 +160,13 @@ def merge_state(
     lse: Binding,
     other_out: Binding,
     other_lse: Binding,
-    rows: int,
+    n: int,
+    heads: int,
     v_dim: int,
 ) -> None:
     """Merge attention over two disjoint sets of keys into `out`, `lse`, in place (FlashInfer's states).
 
-    `out[rows][v_dim]`, `lse[rows]` f32, base 2; a row is one (token, query head).
+    `out[n][heads][v_dim]`, `lse[n][heads]` f32, base 2.
     """
+    kernel = batch.device.kernel("merge_state", {"V_DIM": v_dim, "LANES": v_dim // 4})
+    batch.dispatch(kernel, kernel.bind(out, lse, other_out, other_lse), heads, n)

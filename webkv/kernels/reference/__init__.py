@@ -6,7 +6,7 @@ A twin is written for reading, not for speed; tests hold each kernel against it.
 from __future__ import annotations
 
 from webkv.kernels.reference.append import append_kv, append_mla_kv, fuse_qkv, rotate
-from webkv.kernels.reference.attention import attend_decode, attend_prefill, merge_state
+from webkv.kernels.reference.attention import attend_decode, attend_prefill, kv_positions, merge_state
 from webkv.kernels.reference.pages import (
     compact_kv,
     copy_pages,
@@ -16,6 +16,7 @@ from webkv.kernels.reference.pages import (
     import_pages,
     set_kv,
 )
+from webkv.kernels.reference.quant import unpack
 
 __all__ = [
     "append_kv",
@@ -29,7 +30,9 @@ __all__ = [
     "fuse_qkv",
     "get_kv",
     "import_pages",
+    "kv_positions",
     "merge_state",
     "rotate",
     "set_kv",
+    "unpack",
 ]

@@ -1,0 +1,40 @@
+// The last `nodes` keys are a token tree: row r sees node j if first_j <= first_r < end_j (its ancestors and itself).
+//   tree int32: indptr[sequences + 1], then (first, end), pre-order numbers, of each node of all sequences.
+@group(0) @binding(7) var<storage, read> tree: array<i32>;
+var<private> nodes: i32;
+var<private> tree_key: i32;       // the key of node 0
+var<private> tree_at: i32;        // where node 0's pair is in `tree`
+var<private> mine: array<i32, 8>; // first_r of each row
+
+fn begin_mask(sequence: u32, sequences: u32, length: i32) {
+    nodes = tree[sequence + 1u] - tree[sequence];
+    tree_key = length - nodes;
+    tree_at = i32(sequences) + 1 + 2 * tree[sequence];
+}
+
+fn row_sees(row: u32, r: u32, rows: u32, range: vec2<i32>, length: i32) -> vec2<i32> {
+    if (nodes <= 0) {
+        return range;
+    }
+    mine[row] = tree[tree_at + 2 * max(nodes - i32(rows - r), 0)];
+    return vec2<i32>(range.x, length);
+}
+
+// Any node may be seen by any row.
+fn all_end(end: i32, length: i32) -> i32 {
+    return length;
+}
+
+fn sees_node(row: u32, key: i32) -> bool {
+    if (nodes <= 0 || key < tree_key) {
+        return true;
+    }
+    let at = tree_at + 2 * (key - tree_key);
+    return tree[at] <= mine[row] && mine[row] < tree[at + 1];
+}
+
+fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
+    let range = (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
+    let low = vec2<bool>(sees_node(row, key.x), sees_node(row, key.y));
+    return range & vec4<bool>(low, sees_node(row, key.z), sees_node(row, key.w));
+}

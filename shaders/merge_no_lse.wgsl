@@ -1,0 +1,1 @@
+fn store_lse(record: u32, lane: u32, m: f32, sum: f32) {}

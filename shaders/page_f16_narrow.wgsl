@@ -1,0 +1,19 @@
+// Pages of f16 in u32 pairs whose strides are multiples of 4 only.
+@group(0) @binding(1) var<storage, read> pages: array<vec2<u32>>;
+
+fn page_count() -> u32 {
+    return arrayLength(&pages) / (K_PAGE / 4u);
+}
+
+fn load4(element: u32) -> vec4<f32> {
+    let w = pages[element / 4u];
+    return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y));
+}
+
+fn load8(element: u32) -> mat2x4<f32> {
+    return mat2x4<f32>(load4(element), load4(element + 4u));
+}
+
+fn load_scale(word: u32) -> f32 {
+    return 1.0;
+}

@@ -1,0 +1,19 @@
+// Pages of f32, read four elements at a time.
+@group(0) @binding(1) var<storage, read> pages: array<vec4<f32>>;
+
+fn page_count() -> u32 {
+    return arrayLength(&pages) / (K_PAGE / 4u);
+}
+
+fn load4(element: u32) -> vec4<f32> {
+    return pages[element / 4u];
+}
+
+fn load8(element: u32) -> mat2x4<f32> {
+    let at = element / 4u;
+    return mat2x4<f32>(pages[at], pages[at + 1u]);
+}
+
+fn load_scale(word: u32) -> f32 {
+    return 1.0;
+}
