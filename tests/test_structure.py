@@ -14,7 +14,7 @@ BELOW = {
     "errors": set(),
     "layout": {"errors"},
     "gpu": {"errors"},
-    "kernels": {"gpu", "errors"},
+    "kernels": {"gpu", "layout", "errors"},
     "cache": {"kernels", "gpu", "layout", "errors"},
     "sampling": {"errors"},
     "models": {"cache", "kernels", "gpu", "layout", "sampling", "errors"},

@@ -56,7 +56,7 @@ class Conversation:
     tokens: list[int] = field(default_factory=list)
     prompted: int = 0
     cached: int = 0
-    state: SamplerState = field(default_factory=lambda: SamplerState(0, 0))
+    state: SamplerState | None = None
 
 
 class Journal(Protocol):
@@ -273,7 +273,7 @@ class Engine:
         if conversation.cached < len(conversation.tokens):
             await self.device.fence()
             return
-        if all(job.params.temperature == 0 and not needs_full_logits(job.params) for job in jobs):
+        if all(job.params.greedy and not needs_full_logits(job.params) for job in jobs):
             rows: Sequence[Any] = list(await self.model.greedy(len(jobs)))
         elif any(needs_full_logits(job.params) for job in jobs):
             rows = list(await self.model.full_logits(len(jobs)))
@@ -284,13 +284,15 @@ class Engine:
 
     def _take(self, job: _Job, row: Any) -> None:
         conversation = job.conversation
-        if isinstance(row, (int, np.integer)):
+        state = conversation.state or SamplerState(job.params.seed)
+        if isinstance(row, int | np.integer):
             token = int(row)
         else:
-            token, conversation.state = sample(row, job.params, conversation.state, conversation.tokens)
+            token, state = sample(row, job.params, state, conversation.tokens)
         position = len(conversation.tokens)
         conversation.tokens.append(token)
-        job.sampled.append(Sampled(token, position, conversation.state))
+        conversation.state = state
+        job.sampled.append(Sampled(token, position, state))
         job.made += 1
         if token in job.stop:
             job.finish = "stop"

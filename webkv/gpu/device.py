@@ -7,6 +7,7 @@ all three are cached here, and `Device.created` counts them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -33,6 +34,7 @@ DEFAULT_LIMITS: Mapping[str, int] = {
 }
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+_LOST = re.compile(r"\bdevice\b.*\b(lost|destroyed)\b", re.IGNORECASE)
 _READ = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
@@ -76,10 +78,11 @@ class Kernel:
     _layout: Any = None
 
     def bind(self, *resources: wgpu.GPUBuffer | Slice | None) -> wgpu.GPUBindGroup:
-        """The bind group with `resources` at bindings 0, 1, 2, ... (None: not bound); made once per combination."""
+        """The bind group with `resources` at bindings 0, 1, 2, ... (None: not bound), made once."""
         key: list[int] = []
         for r in resources:
-            key += (id(r.buffer), r.offset, r.size) if isinstance(r, Slice) else (id(r),)
+            # uids are never reused, as the ids of dropped buffers are.
+            key += (r.buffer.uid, r.offset, r.size) if isinstance(r, Slice) else (0 if r is None else r.uid,)
         found = self._groups.get(tuple(key))
         return found if found is not None else self._make_group(tuple(key), resources)
 
@@ -102,8 +105,8 @@ class Kernel:
         return group
 
     def forget(self, buffer: wgpu.GPUBuffer) -> None:
-        """Drop the bind groups that hold `buffer`; its id may be used again once it is gone."""
-        for key in [k for k in self._groups if id(buffer) in k]:
+        """Drop the bind groups that hold `buffer`, and so the buffer itself."""
+        for key in [k for k in self._groups if buffer.uid in k]:
             del self._groups[key]
 
 
@@ -132,7 +135,7 @@ class Device:
     def translate(self, error: Exception) -> DeviceError:
         """The named error for one that wgpu raised; notes the loss of the device."""
         text = " ".join(str(error).split())
-        if "lost" in text.lower() or "destroyed" in text.lower():
+        if _LOST.search(text):
             self.lost = self.lost or text
             return DeviceLostError(f"the GPU device was lost: {text}")
         return DeviceError(f"the GPU refused: {text}")
