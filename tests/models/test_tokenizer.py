@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,6 @@ def tiny(write: Any) -> Tokenizer:
 
 @cache
 def tiny_bytes(write: Any) -> bytes:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "tiny.gguf")
         return (Path(folder) / "tiny.gguf").read_bytes()
@@ -110,6 +110,16 @@ def test_a_stream_gives_the_text_of_decode_and_never_half_a_character(write: Any
         whole = raw.decode("utf-8", "replace")
         assert whole.startswith("".join(pieces))
     assert "".join(pieces) + stream.flush() == tokenizer.decode(ids) == raw.decode("utf-8", "replace")
+
+
+def test_without_the_library_the_plain_encoder_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = open_gguf(tiny_bytes(write_tiny_llama)).metadata
+    text = "The sea of a thing, 42\x04 \u00e9!<|im_end|>"
+    expected = Tokenizer("m", metadata).encode(text)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    tokenizer = Tokenizer("m", metadata)
+    assert isinstance(tokenizer._encoder, ByteBpe)
+    assert tokenizer.encode(text) == expected
 
 
 def test_a_stream_waits_for_the_last_byte_of_an_emoji() -> None:
