@@ -149,13 +149,20 @@ class Attention:
         other_lse: Binding, v_dim: int | None,
     ) -> None:  # fmt: skip
         """See `PagedKVCache.merge_attn_output_inplace`."""
-        rows, width = work.rows * layer.group.q_heads, v_dim or layer.shape.v_dim
+        heads, width = layer.group.q_heads, v_dim or layer.shape.v_dim
         for what, binding, floats in (
             ("out", out, width), ("lse", lse, 1), ("other_out", other_out, width), ("other_lse", other_lse, 1)
         ):  # fmt: skip
-            self._binding(what, binding, rows * floats)
+            self._binding(what, binding, work.rows * heads * floats)
         merge_state(
-            work.batch, out=out, lse=lse, other_out=other_out, other_lse=other_lse, rows=rows, v_dim=width
+            work.batch,
+            out=out,
+            lse=lse,
+            other_out=other_out,
+            other_lse=other_lse,
+            n=work.rows,
+            heads=heads,
+            v_dim=width,
         )
 
     def append_mla(self, work: Work, layer: Layer, latent: Binding) -> None:

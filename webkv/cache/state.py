@@ -177,7 +177,7 @@ class CacheState:
     def debug_set_kv(
         self, seq: int, start: int, k: np.ndarray, v: np.ndarray, group: str | None = None
     ) -> None:
-        """Overwrite tokens from `start` on with K and V as `debug_get_kv` gives them, copying shared pages."""
+        """Overwrite tokens from `start` on with K and V as `debug_get_kv` gives them; copies shared pages."""
         self._require_closed("debug_set_kv")
         ats = self._debug_groups(group)
         numbers = sorted(number for at in ats for number in self.config.groups[at].layers)
