@@ -1,0 +1,73 @@
+"""`python -m benchmarks [NAME ...] [--full]`: run benchmarks, print one table, keep JSON and SVG."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.harness import Bench, Row
+from webkv.errors import WebkvError
+from webkv.gpu import open_device
+
+NAMES = ("limit", "decode_attention", "prefill_attention")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    made.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}; may repeat")
+    size = made.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a subset that ends in a few minutes (the default)")
+    size.add_argument("--full", action="store_true", help="the whole grid; on a software adapter, an hour")
+    made.add_argument("--device", metavar="NAME", help="part of the adapter's name (default: $WEBKV_ADAPTER)")
+    made.add_argument("--seconds", type=float, default=2.0, help="how long to measure each row, about (default 2)")
+    made.add_argument(
+        "--binding-mib", type=int, default=0, metavar="N", help="let a layer have N MiB where the device allows it (default 128)"
+    )
+    return made
+
+
+def needs(binding_mib: int) -> dict[str, int]:
+    """The limits to raise for layers of that many MiB."""
+    size = binding_mib << 20
+    return {"max-storage-buffer-binding-size": size, "max-buffer-size": size} if binding_mib else {}
+
+
+async def run(arguments: argparse.Namespace, console: Console) -> bool:
+    """Run the benchmarks that were asked for; whether every output was right."""
+    raised = needs(arguments.binding_mib)
+    device = await open_device(arguments.device, raised)
+    with console.status("") as status:
+        bench = Bench(device, arguments.full, status.update, arguments.seconds, raised)
+        table, paths, right = report.new_table(bench), [], True
+        for name in arguments.only or NAMES:
+            module: Any = importlib.import_module(f"benchmarks.{name}")
+            rows: list[Row] = [row async for row in module.rows(bench)]
+            report.add_rows(table, name, module.QUESTION, rows, module.GOALS)
+            paths += report.save(name, module.QUESTION, bench, rows, module.GOALS)
+            right = right and not any("WRONG" in row.note for row in rows)
+    console.print(table)
+    console.print("kept in", ", ".join(path.name for path in paths), "under", str(report.RESULTS))
+    return right
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; 1 if a kernel's output was wrong, 2 if there is no device."""
+    arguments = parser().parse_args(argv)
+    console = Console()
+    console.width = max(console.width, 120)  # narrower, the columns are unreadable
+    try:
+        return 0 if asyncio.run(run(arguments, console)) else 1
+    except WebkvError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Other implementations of the same work, measured in the same rounds when they are installed."""
