@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from webkv.kernels.reference.append import append_kv, append_mla_kv, fuse_qkv, rotate
 from webkv.kernels.reference.attention import attend_decode, attend_prefill, kv_positions, merge_state
+from webkv.kernels.reference.model import (
+    add,
+    argmax,
+    embed,
+    gather_rows,
+    gelu_mul,
+    matmul,
+    rms_norm,
+    silu_mul,
+    top_k,
+)
 from webkv.kernels.reference.pages import (
     compact_kv,
     copy_pages,
@@ -19,20 +30,29 @@ from webkv.kernels.reference.pages import (
 from webkv.kernels.reference.quant import unpack
 
 __all__ = [
+    "add",
     "append_kv",
     "append_mla_kv",
+    "argmax",
     "attend_decode",
     "attend_prefill",
     "compact_kv",
     "copy_pages",
     "copy_runs",
+    "embed",
     "export_pages",
     "fuse_qkv",
+    "gather_rows",
+    "gelu_mul",
     "get_kv",
     "import_pages",
     "kv_positions",
+    "matmul",
     "merge_state",
+    "rms_norm",
     "rotate",
     "set_kv",
+    "silu_mul",
+    "top_k",
     "unpack",
 ]

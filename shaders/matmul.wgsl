@@ -1,0 +1,135 @@
+// y[t, r] = sum over k of W[r, k] * x[t, k] for TOKENS rows t of x and ROWS * 8 rows r of a quantised W.
+//
+//   step    x: rows in all                        window  x: the row of y and side that x's row 0 is
+//   x       [rows][K] f32, from the import `rows`: storage, or a 64 KiB uniform window
+//   y       [rows][Y_STRIDE] f32, columns Y_FIRST + r, written by the import `store`
+//   side    [..] f32, what the imports `scale` and `store` need besides
+//   W       tiles of 8 rows in planes, from the import `codec` (webkv/kernels/quant.py)
+//
+// One workgroup = 8 lanes (one row of W each, ROWS times) x SPLIT slices of K.  A sum runs along k in blocks of
+// 32 within one lane: it depends neither on TOKENS nor ROWS nor any other row.
+#import rows
+#import codec
+#import scale
+#import activation
+#import store
+
+override K: u32;
+override N: u32;  // columns of y written; PAIRED: half the rows of W
+override Y_STRIDE: u32;
+override Y_FIRST: u32 = 0;
+override TOKENS: u32 = 1;  // 1 or 4
+override ROWS: u32 = 8;    // 1, 2, 4 or 8 tiles per workgroup
+override SPLIT: u32 = 1;   // a power of two
+override LANES: u32 = 8 * SPLIT;
+
+@group(0) @binding(0) var<uniform> step: vec4<u32>;
+@group(0) @binding(1) var<uniform> window: vec4<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+
+var<workgroup> partial: array<vec4<f32>, LANES>;
+var<private> x0: array<vec4<f32>, 8>;
+var<private> x1: array<vec4<f32>, 8>;
+var<private> x2: array<vec4<f32>, 8>;
+var<private> x3: array<vec4<f32>, 8>;
+var<private> x_sum: vec4<f32>;  // over the block, per token
+
+fn total(v: array<vec4<f32>, 8>) -> f32 {
+  let s = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  return (s.x + s.y) + (s.z + s.w);
+}
+
+fn load_row(token: u32, block: u32) -> array<vec4<f32>, 8> {
+  let i = token * (K / 4) + block * 8;
+  return array<vec4<f32>, 8>(x[i], x[i + 1], x[i + 2], x[i + 3], x[i + 4], x[i + 5], x[i + 6], x[i + 7]);
+}
+
+fn load_x(token: u32, last: u32, block: u32) {
+  x0 = load_row(token, block);
+  x_sum.x = total(x0);
+  if (TOKENS > 1) {
+    x1 = load_row(min(token + 1, last), block);
+    x2 = load_row(min(token + 2, last), block);
+    x3 = load_row(min(token + 3, last), block);
+    x_sum = vec4(x_sum.x, total(x1), total(x2), total(x3));
+  }
+}
+
+fn dot_add(w: vec4<f32>, v: vec4<f32>, a: f32) -> f32 {
+  let u = v * PRE;
+  return fma(w.w, u.w, fma(w.z, u.z, fma(w.y, u.y, fma(w.x, u.x, a))));
+}
+
+fn add4(b: Block, j: u32, p: vec4<f32>) -> vec4<f32> {
+  let w = quants4(b, j);
+  let first = dot_add(w, x0[j], p.x);
+  if (TOKENS > 1) {
+    return vec4(first, dot_add(w, x1[j], p.y), dot_add(w, x2[j], p.z), dot_add(w, x3[j], p.w));
+  }
+  return vec4(first, 0.0, 0.0, 0.0);
+}
+
+// sum + W[row of the tile, block] . x
+fn block_dot(tile: u32, block: u32, lane: u32, sum: vec4<f32>) -> vec4<f32> {
+  let b = load_block(tile, block, lane, K / 32);
+  var p = add4(b, 0, vec4(0.0));
+  p = add4(b, 1, p);
+  p = add4(b, 2, p);
+  p = add4(b, 3, p);
+  p = add4(b, 4, p);
+  p = add4(b, 5, p);
+  p = add4(b, 6, p);
+  p = add4(b, 7, p);
+  return fma(vec4(b.scale), p, fma(vec4(b.minimum), x_sum, sum));
+}
+
+// The sum of v over the lanes that are equal modulo `stride`, a power of two.
+fn reduce(lane: u32, stride: u32, v: vec4<f32>) -> vec4<f32> {
+  workgroupBarrier();
+  partial[lane] = v;
+  for (var s = LANES / 2; s >= stride; s = s / 2) {
+    workgroupBarrier();
+    if (lane < s) {
+      partial[lane] += partial[lane + s];
+    }
+  }
+  workgroupBarrier();
+  return partial[lane % stride];
+}
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) lane: u32) {
+  let last = step.x - 1 - window.x;
+  let token = group.y * TOKENS;
+  let scale = row_scale(lane, token, last);
+  for (var g = group.x; g * STORED < (N + 7) / 8; g += groups.x) {
+    var sum = array<vec4<f32>, 8>();
+    for (var block = lane / 8; block < K / 32; block += SPLIT) {
+      load_x(token, last, block);
+      sum[0] = block_dot(tile_of(g, 0), block, lane % 8, sum[0]);
+      if (ROWS > 1) {
+        sum[1] = block_dot(tile_of(g, 1), block, lane % 8, sum[1]);
+      }
+      if (ROWS > 2) {
+        sum[2] = block_dot(tile_of(g, 2), block, lane % 8, sum[2]);
+        sum[3] = block_dot(tile_of(g, 3), block, lane % 8, sum[3]);
+      }
+      if (ROWS > 4) {
+        sum[4] = block_dot(tile_of(g, 4), block, lane % 8, sum[4]);
+        sum[5] = block_dot(tile_of(g, 5), block, lane % 8, sum[5]);
+        sum[6] = block_dot(tile_of(g, 6), block, lane % 8, sum[6]);
+        sum[7] = block_dot(tile_of(g, 7), block, lane % 8, sum[7]);
+      }
+    }
+    for (var r = 0u; r < ROWS; r++) {
+      if (SPLIT > 1) {
+        sum[r] = reduce(lane, 8, sum[r]);
+      }
+      sum[r] *= scale;
+    }
+    if (lane < 8) {
+      store(g, lane, token, last, sum);
+    }
+  }
+}

@@ -1,0 +1,19 @@
+// F32 weights.  A block is 32 weights of one row.
+//   values [tile][block][8][8 rows] 4 weights: weights 4c .. 4c + 3 in eighth c
+@group(0) @binding(5) var<storage, read> values: array<vec4<f32>>;
+
+const PRE = vec4<f32>(1.0);
+
+struct Block {
+  first: u32,
+  scale: f32,
+  minimum: f32,
+}
+
+fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  return Block((tile * blocks + block) * 64 + row, 1.0, 0.0);
+}
+
+fn quants4(b: Block, j: u32) -> vec4<f32> {
+  return values[b.first + j * 8];
+}

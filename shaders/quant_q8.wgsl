@@ -1,0 +1,25 @@
+// Q8_0 (ggml): w = scale * q, q in -128..127.  A block is 32 weights of one row.
+//   bytes  [tile][block][2][8 rows] 4 words: byte b of word c of half h holds weight 16h + 4c + b
+//   scales [tile][pair of blocks][8 rows] f16 pair, one scale per block
+@group(0) @binding(5) var<storage, read> bytes: array<vec4<u32>>;
+@group(0) @binding(6) var<storage, read> scales: array<u32>;
+
+const PRE = vec4<f32>(0x1p-24);  // quants4 moves each byte to the top of its word
+
+struct Block {
+  first: vec4<u32>,
+  second: vec4<u32>,
+  scale: f32,
+  minimum: f32,
+}
+
+fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let i = (tile * blocks + block) * 16 + row;
+  let s = unpack2x16float(scales[(tile * ((blocks + 1) / 2) + block / 2) * 8 + row]);
+  return Block(bytes[i], bytes[i + 8], select(s.y, s.x, block % 2 == 0), 0.0);
+}
+
+fn quants4(b: Block, j: u32) -> vec4<f32> {
+  let w = select(b.second[j % 4], b.first[j % 4], j < 4);
+  return vec4<f32>(vec4<i32>((vec4(w) << vec4(24u, 16u, 8u, 0u)) & vec4(0xFF000000u)));
+}

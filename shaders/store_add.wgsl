@@ -1,0 +1,32 @@
+// y = y + W . x, and that times the next norm's gain `side` SCALED elements further in y (0: not wanted).
+override STORED: u32 = ROWS;  // tiles of y per workgroup
+override SCALED: u32 = 0;
+@group(0) @binding(4) var<storage, read> side: array<f32>;
+
+fn tile_of(g: u32, r: u32) -> u32 {
+  return min(g * ROWS + r, (N + 7) / 8 - 1);
+}
+
+fn put(row: u32, token: u32, last: u32, sum: f32) {
+  if (row < N && token <= last) {
+    let at = (window.x + token) * Y_STRIDE + Y_FIRST + row;
+    let s = y[at] + sum;
+    y[at] = s;
+    if (SCALED > 0) {
+      y[SCALED + at] = s * side[Y_FIRST + row];
+    }
+  }
+}
+
+fn store(g: u32, lane: u32, token: u32, last: u32, sum: array<vec4<f32>, 8>) {
+  var s = sum;
+  for (var r = 0u; r < ROWS; r++) {
+    let row = (g * ROWS + r) * 8 + lane;
+    put(row, token, last, s[r].x);
+    if (TOKENS > 1) {
+      put(row, token + 1, last, s[r].y);
+      put(row, token + 2, last, s[r].z);
+      put(row, token + 3, last, s[r].w);
+    }
+  }
+}
