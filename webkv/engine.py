@@ -28,11 +28,15 @@ _UNREAD_LIMIT = 64
 
 @dataclass(frozen=True)
 class TokenEvent:
-    """One generated token: its id, its position in the sequence, and the text it completes (maybe none)."""
+    """One generated token: its id, its position in the sequence, and the text it completes (maybe none).
+
+    `finish` is None until the last token: then `stop` (a stop token) or `length`.
+    """
 
     token: int
     position: int
     text: str
+    finish: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,10 +188,12 @@ class Engine:
         stop: Iterable[int] | None = None,
         journal: Journal | None = None,
         progress: Progress | None = None,
+        shown: Iterable[int] = (),
     ) -> AsyncIterator[TokenEvent]:
         """Draw up to `max_tokens` tokens, ending after a stop token (default: the tokenizer's end tokens).
 
-        `progress(done, total)` follows the prompt's prefill, in tokens.
+        `progress(done, total)` follows the prompt's prefill, in tokens.  `shown`: the answer's tokens so far,
+        when it is being continued; a character may have begun in them.
         Raises `CacheFullError` when the pool runs out of pages; what was drawn stays in the conversation.
         """
         self._require_prompt(conversation)
@@ -195,6 +201,8 @@ class Engine:
         job = _Job(conversation, params, max_tokens, ends, self.tokenizer.stream(), journal, progress)
         if max_tokens < 1:
             return
+        for token in shown:
+            job.stream.push(token)
         self._jobs.append(job)
         try:
             while True:
@@ -307,7 +315,7 @@ class Engine:
         for job in jobs:
             for made in job.sampled:
                 text = "" if made.token in job.stop else job.stream.push(made.token)
-                if job.finish is not None and made is job.sampled[-1]:
-                    text += job.stream.flush()
-                job.ready.append(TokenEvent(made.token, made.position, text))
+                last = job.finish is not None and made is job.sampled[-1]
+                finish, rest = (job.finish, job.stream.flush()) if last else (None, "")
+                job.ready.append(TokenEvent(made.token, made.position, text + rest, finish))
             job.sampled = []

@@ -12,8 +12,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", type=Path, metavar="FILE", help="session database (default: %(default)s)")
-    parser.set_defaults(store=None)
+    where = "session database (default: $WEBKV_HOME, else your data folder)"
+    parser.add_argument("--store", type=Path, metavar="FILE", help=where)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +72,7 @@ def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
     generate.add_argument(
         "--durability", choices=["exact", "relaxed"], default="exact", help="exact: shown is stored (default)"
     )
+    generate.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     _add_sampling(generate)
     _add_store(generate)
     _add_output(generate)
@@ -87,8 +88,10 @@ def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     _add_model(resume)
     inspect = command("inspect", "sessions:inspect", "Show what a session holds.")
     inspect.add_argument("id", help="session id")
-    delete = command("delete", "sessions:delete", "Delete sessions; pages no other session shares go too.")
+    delete = command("delete", "sessions:delete_sessions", "Delete sessions and what only they store.")
     delete.add_argument("id", nargs="+", help="session ids")
-    for parser in (listing, resume, inspect, delete):
+    resume.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
+    gc = command("gc", "sessions:gc", "Remove stored pages that no session refers to.")
+    for parser in (listing, resume, inspect, delete, gc):
         _add_store(parser)
         _add_output(parser)

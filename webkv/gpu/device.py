@@ -148,9 +148,7 @@ class Device:
             failure, self.failure = self.failure, None
             raise DeviceError(f"the GPU refused: {failure}")
 
-    def buffer(
-        self, size: int, *, label: str = "", data: Any = None, usage: int = STORAGE
-    ) -> wgpu.GPUBuffer:
+    def buffer(self, size: int, *, label: str = "", data: Any = None, usage: int = STORAGE) -> wgpu.GPUBuffer:
         """A buffer of `size` bytes (rounded up to 4), zeroed, or holding `data` (C-contiguous) at its start.
 
         Raises `DeviceError` naming the label when `size` is over the device's limits.

@@ -1,0 +1,133 @@
+"""`webkv sessions`, `inspect`, `delete`, `gc`: what is stored, and letting go of it."""
+
+from __future__ import annotations
+
+import datetime
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from webkv.checkpoint import SqliteStore, Summary, collect, default_path, delete, verify, walk
+from webkv.checkpoint import sessions as stored_sessions
+from webkv.checkpoint.refs import page_refs
+from webkv.cli.console import emit, human_size, messages
+from webkv.errors import CheckpointError
+
+
+def existing_store(path: Path | None) -> SqliteStore | None:
+    """The session database, None while there is none: looking must not make one."""
+    where = path or default_path()
+    return SqliteStore(where) if where.exists() else None
+
+
+async def require_session(store: SqliteStore | None, id: str) -> SqliteStore:
+    """The store, if it has that session; else `CheckpointError`."""
+    if store is None or not await store.keys(f"s/{id}/j/"):
+        raise CheckpointError(f"no session is called {id!r} (see: webkv sessions)")
+    return store
+
+
+async def sessions(arguments: Namespace) -> int:
+    """List stored sessions; with `--verify` check every byte, and exit 1 if any is damaged."""
+    store = existing_store(arguments.store)
+    if store is None:
+        if not arguments.json:
+            messages.print("no sessions yet: `webkv generate` makes one")
+        return 0
+    async with store:
+        found = await stored_sessions(store)
+        problems = {s.id: (await verify(store, s.id)).problems for s in found} if arguments.verify else {}
+        used, _ = await store.estimate()
+    if arguments.json:
+        for summary in found:
+            _emit_summary(summary, problems.get(summary.id))
+    else:
+        Console().print(_table(found, problems))
+        messages.print(f"{len(found)} sessions, {human_size(used)} in {store.path}")
+    return 1 if any(problems.values()) else 0
+
+
+def _emit_summary(summary: Summary, problems: tuple[str, ...] | None) -> None:
+    checked = {} if problems is None else {"problems": list(problems)}
+    emit(
+        "session", session=summary.id, tokens=summary.tokens, page_bytes=summary.page_bytes,
+        end=summary.end, used=summary.used, created=summary.created, facts=dict(summary.facts),
+        damage=summary.damage, **checked,
+    )  # fmt: skip
+
+
+def _table(found: list[Summary], problems: dict[str, tuple[str, ...]]) -> Table:
+    table = Table("id", "used", "tokens", "pages", "state", "title", box=None, pad_edge=False)
+    for summary in found:
+        wrong = problems.get(summary.id) or ((summary.damage,) if summary.damage else ())
+        state = f"[red]damaged: {wrong[0]}[/red]" if wrong else summary.end or "[yellow]unfinished[/yellow]"
+        used = datetime.datetime.fromtimestamp(summary.used).strftime("%Y-%m-%d %H:%M")
+        size = human_size(summary.page_bytes)
+        table.add_row(summary.id, used, str(summary.tokens), size, state, str(summary.facts.get("title", "")))
+    return table
+
+
+async def inspect(arguments: Namespace) -> int:
+    """Show one session: its model, turns, tokens and stored pages."""
+    async with await require_session(existing_store(arguments.store), arguments.id) as store:
+        walked = await walk(store, arguments.id)
+        refs, damaged = await page_refs(store, arguments.id)
+    transcript = walked.transcript
+    identity = transcript.identity
+    assert identity is not None
+    pages = {f"{group}/{block}": ref.digest.hex() for (group, block), ref in sorted(refs.items())}
+    facts: dict[str, Any] = {
+        "model": transcript.facts.get("model"),
+        "weights": identity.weights,
+        "tokens": len(transcript.tokens),
+        "prompt tokens": transcript.prompt_tokens,
+        "computed": transcript.computed,
+        "turns": len(transcript.requests),
+        "end": transcript.end,
+        "damage": walked.damage or ", ".join(damaged) or None,
+        "text": transcript.text(),
+    }
+    if arguments.json:
+        fields = {name.replace(" ", "_"): value for name, value in facts.items()}
+        emit("inspect", session=arguments.id, pages=pages, **fields)
+        return 0
+    for name, value in facts.items():
+        print(f"{name:14} {'-' if value is None else value}")
+    total = sum(ref.nbytes for ref in refs.values())
+    print(f"{'stored pages':14} {len(pages)} ({human_size(total)})")
+    for name, digest in pages.items():
+        print(f"  {name:20} sha256 {digest[:16]}")
+    return 0
+
+
+async def delete_sessions(arguments: Namespace) -> int:
+    """Delete sessions; refuses all of them if one does not exist."""
+    store = existing_store(arguments.store)
+    for id in arguments.id:
+        await require_session(store, id)
+    assert store is not None
+    async with store:
+        for id in arguments.id:
+            await delete(store, id)
+            if arguments.json:
+                emit("deleted", session=id)
+            else:
+                messages.print(f"deleted {id}")
+    return 0
+
+
+async def gc(arguments: Namespace) -> int:
+    """Remove entries that nothing refers to any more."""
+    store = existing_store(arguments.store)
+    removed = 0
+    if store is not None:
+        async with store:
+            removed = await collect(store)
+    if arguments.json:
+        emit("gc", removed=removed)
+    else:
+        messages.print(f"removed {removed} entries that nothing referred to")
+    return 0

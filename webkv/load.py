@@ -1,0 +1,123 @@
+"""Opening a model file into an engine: device, weights, cache, tokenizer, and its checkpoints' identity."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from webkv.cache import CacheConfig, LayerGroup, PagedKVCache, RopeConfig
+from webkv.checkpoint import Group, Identity
+from webkv.engine import Engine
+from webkv.errors import PromptError
+from webkv.gpu import Device, open_device
+from webkv.models.architectures import read_config
+from webkv.models.chat import ChatTemplate
+from webkv.models.config import ModelConfig
+from webkv.models.gguf import GgufFile, Source, open_gguf
+from webkv.models.llama import Llama
+from webkv.models.tokenizer import Tokenizer
+
+PAGE_TOKENS = 16
+# More context than this is taken only when asked for: its pages would be most of the memory.
+DEFAULT_CONTEXT = 8192
+
+StepProgress = Callable[[str, str], Callable[[int, int], None]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to generate, and the identity that its checkpoints carry."""
+
+    name: str
+    config: ModelConfig
+    engine: Engine
+    chat: ChatTemplate
+    identity: Identity
+
+
+def cache_config(
+    config: ModelConfig, *, context: int, sequences: int, page_dtype: str, chunk: int
+) -> CacheConfig:
+    """The cache of a model: one layer group per life cycle, room for `sequences` full contexts."""
+    groups = []
+    for spec in config.groups:
+        rope = RopeConfig(
+            mode="normal", theta=spec.rope_theta, scale=spec.rope_scale, rotary_dim=config.rope_dims,
+            pairing=config.rope_pairing,
+        )  # fmt: skip
+        group = LayerGroup(
+            spec.name, spec.layers, spec.kv_heads, spec.heads, spec.head_dim, window=spec.window, rope=rope
+        )
+        groups.append(group)
+    return CacheConfig(
+        groups=tuple(groups), max_total_len=context * sequences, page_tokens=PAGE_TOKENS,
+        reserved_num_seqs=sequences, prefill_chunk_size=chunk, page_dtype=page_dtype,
+    )  # fmt: skip
+
+
+def identity_of(cache: CacheConfig, weights: str, tokenizer: str, namespace: str) -> Identity:
+    """What checkpoints of this cache belong to; `weights` and `tokenizer` are digests."""
+    rope = json.dumps([asdict(group.rope) for group in cache.groups], sort_keys=True, default=list)
+    groups = []
+    for group in cache.groups:
+        layout = cache.layout(group)
+        groups.append(Group(group.name, layout.layout_id, layout.page_bytes, group.window))
+    return Identity(
+        weights=weights,
+        tokenizer=tokenizer,
+        rope=hashlib.sha256(rope.encode()).hexdigest(),
+        groups=tuple(groups),
+        page_tokens=cache.page_tokens,
+        quantizer="absmax" if cache.page_dtype == "int8" else "",
+        namespace=namespace,
+    )
+
+
+async def load(
+    source: Source,
+    *,
+    device: Device | None = None,
+    device_name: str | None = None,
+    page_dtype: str = "f16",
+    context: int | None = None,
+    sequences: int = 1,
+    chunk: int = 256,
+    namespace: str = "",
+    progress: StepProgress | None = None,
+) -> Loaded:
+    """Open a GGUF file (a path, its parts, or bytes) for `sequences` conversations of `context` tokens each.
+
+    `progress(step, unit)` gives a callback `(done, total)` for each slow step.  Raises `ModelError` for a
+    file that is damaged or not supported, `DeviceError` for a device that cannot hold it.
+    """
+
+    def step(name: str) -> Callable[[int, int], None] | None:
+        return progress(name, "bytes") if progress is not None else None
+
+    file = open_gguf(source)
+    config = read_config(file)
+    if context is not None and not 0 < context <= config.context:
+        raise PromptError(f"context is {context}, expected 1 to {config.context} for {config.name}")
+    context = context or min(config.context, DEFAULT_CONTEXT)
+    tokenizer = Tokenizer.from_gguf(file)
+    weights = file.digest(step("checking the model"))
+    device = device or await open_device(device_name)
+    settings = cache_config(config, context=context, sequences=sequences, page_dtype=page_dtype, chunk=chunk)
+    model = make_model(device, config, file, chunk, step("loading the model"))
+    engine = Engine(model, PagedKVCache(device, settings), tokenizer, context)
+    identity = identity_of(settings, weights, tokenizer.identity, namespace)
+    return Loaded(config.name, config, engine, ChatTemplate.from_gguf(file), identity)
+
+
+def make_model(
+    device: Device,
+    config: ModelConfig,
+    file: GgufFile,
+    chunk: int,
+    progress: Callable[[int, int], None] | None,
+) -> Llama:
+    """The forward pass of the model's architecture, its weights on the device."""
+    makers: Mapping[str, type[Llama]] = {"llama": Llama}
+    return makers[config.architecture](device, config, file, max_rows=chunk, progress=progress)
