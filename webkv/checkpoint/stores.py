@@ -10,6 +10,7 @@ Keys in use (all written by this room):
     s/<session>/p/<group>/<block>      page references, `record.py`
     m/<session>                        one small summary per session, for listing
     p/<digest>                         page bytes, named by their SHA-256
+    r/<digest>/<session>/<group>/<block>   which page references name those bytes
     x/<chain key>                      prefix index: token chain -> page digest, `prefix.py`
 """
 

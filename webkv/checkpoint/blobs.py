@@ -1,0 +1,147 @@
+"""The page bytes and references of one session in the store: one commit at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from webkv.checkpoint.identity import Identity
+from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key, index_key, page_key
+from webkv.checkpoint.refs import PageId, release, stored_page_bytes
+from webkv.checkpoint.stores import Store, payload_bytes
+from webkv.errors import DamageError, StoreFullError
+
+_WORTH_A_THREAD = 1 << 16
+
+MakeRoom = Callable[[int], Awaitable[int]]
+"""Frees page bytes, at least as many as asked for if it can; returns how many."""
+
+
+async def digest_of(data: bytes) -> bytes:
+    """SHA-256 of a page; in a thread where there are threads, since it takes ~1 ms per MB."""
+    if len(data) < _WORTH_A_THREAD or sys.platform == "emscripten":
+        return hashlib.sha256(data).digest()
+    import asyncio
+
+    return await asyncio.to_thread(lambda: hashlib.sha256(data).digest())
+
+
+@dataclass(frozen=True)
+class FullPage:
+    """A page to store: its place, its names (`prefix.py`), its tokens' modes and its bytes."""
+
+    page: PageId
+    chain: bytes
+    variant: bytes
+    modes: bytes
+    data: bytes
+    digest: bytes
+
+
+class Blobs:
+    """What is to change in a session's stored pages, and the commits that do it.
+
+    `dropped`: references to let go of.  `adopted`: references to pages that are stored already.  `junk`: keys
+    to delete.  `condemned`: digests whose bytes are damaged, to be deleted or written anew.  They stay until
+    a commit has succeeded.
+    """
+
+    def __init__(
+        self, store: Store, session: str, identity: Identity, cap: int | None, make_room: MakeRoom | None
+    ) -> None:
+        self.store = store
+        self.session = session
+        self.identity = identity
+        self.dropped: dict[PageId, PageRef] = {}
+        self.adopted: dict[PageId, PageRef] = {}
+        self.junk: set[str] = set()
+        self.condemned: set[bytes] = set()
+        self.bytes_written = 0
+        self._cap = cap
+        self._stored: int | None = None
+        self._make_room = make_room
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a commit without new pages has something to do."""
+        return bool(self.dropped or self.adopted or self.junk or self.condemned)
+
+    async def commit(self, ready: Iterable[FullPage]) -> dict[PageId, PageRef]:
+        """Store pages, and all that waits; returns the new pages' references.
+
+        Raises `StoreFullError` when there is no room in the store, or under the cap, and none could be made.
+        """
+        dropped, adopted, junk = dict(self.dropped), dict(self.adopted), set(self.junk)
+        condemned = set(self.condemned)
+        puts, refs = await self._puts(ready)
+        for page, ref in adopted.items():
+            puts |= self._ref_puts(page, ref)
+        kept = {ref.digest for ref in (*refs.values(), *adopted.values())}
+        gone = [*await release(self.store, self.session, dropped, kept), *junk, *map(blob_key, condemned)]
+        deletes = [key for key in dict.fromkeys(gone) if key not in puts]
+        await self._under_cap(sum(len(data) for key, data in puts.items() if key.startswith("p/")))
+        await self._commit(puts, deletes)
+        self.junk -= junk
+        self.condemned -= condemned
+        for done, there in ((dropped, self.dropped), (adopted, self.adopted)):
+            for page, ref in done.items():
+                if there.get(page) == ref:
+                    del there[page]
+        self.bytes_written += payload_bytes(puts)
+        return refs
+
+    async def _commit(self, puts: Mapping[str, bytes], deletes: list[str]) -> None:
+        try:
+            await self.store.commit(puts, deletes, "relaxed")
+        except StoreFullError as error:
+            if self._make_room is None or not await self._make_room(error.needed or payload_bytes(puts)):
+                raise
+            await self.store.commit(puts, deletes, "relaxed")
+
+    async def _under_cap(self, nbytes: int) -> None:
+        """Have room made for `nbytes` more of pages, or raise `StoreFullError`."""
+        if self._cap is None or not nbytes:
+            return
+        if self._stored is None or self._stored + nbytes > self._cap:
+            self._stored = await stored_page_bytes(self.store)
+        over = self._stored + nbytes - self._cap
+        if over > 0:
+            freed = await self._make_room(over) if self._make_room else 0
+            if freed < over:
+                raise StoreFullError(
+                    f"stored pages have reached their cap of {self._cap} bytes", over - freed
+                )
+            self._stored -= freed
+        self._stored += nbytes
+
+    async def _puts(self, ready: Iterable[FullPage]) -> tuple[dict[str, bytes], dict[PageId, PageRef]]:
+        """Entries for pages; bytes and index entries that are stored already are not written again."""
+        puts: dict[str, bytes] = {}
+        refs = {}
+        for full in ready:
+            ref, index = PageRef(full.digest, full.chain, len(full.data)), index_key(full.chain)
+            puts |= self._ref_puts(full.page, ref)
+            blob = blob_key(full.digest)
+            if full.digest in self.condemned or not await self.store.keys(blob):
+                puts[blob] = full.data
+            if not await self._indexed(index):
+                puts[index] = PrefixEntry(full.digest, len(full.data), full.variant, full.modes).pack(index)
+            refs[full.page] = ref
+        return puts, refs
+
+    def _ref_puts(self, page: PageId, ref: PageRef) -> dict[str, bytes]:
+        key = page_key(self.session, *page)
+        return {key: ref.pack(key), holder_key(ref.digest, self.session, *page): b""}
+
+    async def _indexed(self, index: str) -> bool:
+        """Whether the index has a usable page under this key."""
+        data = await self.store.get(index)
+        if data is None:
+            return False
+        try:
+            entry = PrefixEntry.unpack(index, data, self.identity.page_tokens)
+        except DamageError:
+            return False
+        return entry.digest not in self.condemned and bool(await self.store.keys(blob_key(entry.digest)))
