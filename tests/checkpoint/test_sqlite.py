@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -12,6 +11,8 @@ import pytest
 
 from webkv.checkpoint.sqlite import SqliteStore
 from webkv.errors import StoreBusyError, StoreError
+
+sqlite3 = pytest.importorskip("sqlite3", reason="SQLite files are native")
 
 HOLD = """
 import asyncio, sys

@@ -1,7 +1,8 @@
-"""What both native stores promise, checked on each."""
+"""What every store promises, checked on each that exists here: SQLite natively, IndexedDB in a page."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,13 +13,24 @@ from webkv.checkpoint.sqlite import SqliteStore
 from webkv.checkpoint.stores import MemoryStore, Store, default_path, items
 from webkv.errors import StoreBusyError, StoreFullError
 
-KINDS = ["memory", "sqlite"]
+IN_PAGE = sys.platform == "emscripten"
+SQLITE = pytest.param("sqlite", marks=pytest.mark.skipif(IN_PAGE, reason="SQLite files are native"))
+INDEXEDDB = pytest.param("indexeddb", marks=pytest.mark.skipif(not IN_PAGE, reason="runs in a page"))
+KINDS = ["memory", SQLITE, INDEXEDDB]
+# A browser's quota cannot be set from inside the page.
+WITH_QUOTA = ["memory", SQLITE]
 
 
 @asynccontextmanager
 async def opened(kind: str, folder: Path, quota: int | None = None) -> AsyncIterator[Store]:
     if kind == "memory":
         yield MemoryStore(quota)
+        return
+    if kind == "indexeddb":
+        from webkv.checkpoint.indexeddb import IndexedDBStore
+
+        async with IndexedDBStore(str(folder)) as in_page:
+            yield in_page
         return
     async with SqliteStore(folder / "sessions.db", quota) as store:
         yield store
@@ -51,7 +63,7 @@ async def test_deletes_and_puts_happen_together(kind: str, tmp_path: Path) -> No
         assert await items(store, "") == [("b", b"4"), ("c", b"3")]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_QUOTA)
 async def test_a_full_store_says_what_it_needs_and_keeps_its_state(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path, quota=200_000) as store:
         await store.commit({"kept": b"k" * 1000})
@@ -63,7 +75,7 @@ async def test_a_full_store_says_what_it_needs_and_keeps_its_state(kind: str, tm
         assert await store.keys("") == ["kept", "small"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_QUOTA)
 async def test_room_returns_after_a_delete(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path, quota=400_000) as store:
         await store.commit({"a": b"1" * 200_000})
