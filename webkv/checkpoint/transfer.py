@@ -1,0 +1,170 @@
+"""Full pages of a cache's sequence, out of GPU memory and back in.
+
+A page is the slots of all its group's layers, one after the other, as `PageLayout` declares them.  Each slot
+is contiguous in its layer's buffer, so buffer copies move it at the speed of a plain read-back; pages with
+neighbouring ids go in one copy per layer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import wgpu
+
+from webkv.cache import PagedKVCache
+from webkv.checkpoint.identity import Identity
+from webkv.checkpoint.refs import PageId
+from webkv.errors import CacheError
+from webkv.gpu import Device
+
+_READ = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+_PAGES_PER_WRITE = 16
+
+
+class Staging:
+    """Read-back buffers of one device, used again; several read-backs may be under way."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._free: dict[int, list[wgpu.GPUBuffer]] = {}
+
+    def start(self, parts: Sequence[tuple[wgpu.GPUBuffer, int, int]]) -> asyncio.Task[bytes]:
+        """Submit copies of (buffer, offset, bytes) now; the task gives them one after the other."""
+        size = sum(part[2] for part in parts)
+        room = 1 << max(8, (size - 1).bit_length())
+        room = min(room, max(size, self.device.facts.limits["max-buffer-size"]))
+        free = self._free.setdefault(room, [])
+        buffer = free.pop() if free else self.device.buffer(room, label="page staging", usage=_READ)
+        at = 0
+        with self.device.batch() as batch:
+            for source, offset, nbytes in parts:
+                batch.copy(source, offset, buffer, at, nbytes)
+                at += nbytes
+        task = asyncio.ensure_future(self._read(buffer, size))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to wait for it
+        return task
+
+    async def _read(self, buffer: wgpu.GPUBuffer, size: int) -> bytes:
+        try:
+            await buffer.map_async("READ", 0, size)
+            self.device.check()
+            data = bytes(buffer.read_mapped(0, size))
+            buffer.unmap()
+        except (wgpu.GPUError, RuntimeError) as error:
+            raise self.device.translate(error) from error
+        self._free[buffer.size].append(buffer)
+        return data
+
+
+@dataclass(frozen=True)
+class _Exported(Awaitable[bytes]):
+    """One page of a read-back: its pieces, one per layer, put together when awaited."""
+
+    read: asyncio.Task[bytes]
+    pieces: tuple[tuple[int, int], ...]
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        data = memoryview((yield from asyncio.shield(self.read).__await__()))
+        return b"".join(data[start : start + size] for start, size in self.pieces)
+
+
+class CachePages:
+    """One sequence of a cache, as the `PageSource` and `PageTarget` of a session."""
+
+    def __init__(self, cache: PagedKVCache, seq: int, identity: Identity) -> None:
+        self.cache = cache
+        self.seq = seq
+        self.identity = identity
+        self._staging = Staging(cache.device)
+        self._places: dict[PageId, int] = {}
+        self._waiting: dict[str, list[tuple[int, bytes]]] = {}
+        self._tokens = 0
+
+    def export(self, pages: Sequence[PageId]) -> list[Awaitable[bytes] | None]:
+        """See `PageSource`; one submit and one read-back for all of them."""
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        for at, (group, block) in enumerate(pages):
+            first, held = self.cache.sequence_pages(self.seq, group)
+            if first <= block < first + len(held):
+                wanted.setdefault(group, []).append((held[block - first], at))
+        parts: list[tuple[wgpu.GPUBuffer, int, int]] = []
+        pieces: dict[int, list[tuple[int, int]]] = {}
+        start = 0
+        for group, ids in wanted.items():
+            ids.sort()
+            for layer, size in self._layers(group):
+                buffer = self.cache.layer_pages(layer)
+                parts += [(buffer, page * size, count * size) for page, count in _runs(ids)]
+                for place, (_, at) in enumerate(ids):
+                    pieces.setdefault(at, []).append((start + place * size, size))
+                start += len(ids) * size
+        if not parts:
+            return [None] * len(pages)
+        read = self._staging.start(parts)
+        return [_Exported(read, tuple(pieces[at])) if at in pieces else None for at in range(len(pages))]
+
+    def _layers(self, group: str) -> list[tuple[int, int]]:
+        """(layer, bytes of its slot), in declared order."""
+        found = next(g for g in self.cache.config.groups if g.name == group)
+        return list(zip(found.layers, self.cache.layout(group).slot_bytes, strict=True))
+
+    def reserve(self, tokens: int) -> None:
+        """See `PageTarget`."""
+        assert not self._places, "reserved twice"
+        try:
+            for group in self.identity.groups:
+                blocks = list(group.needed(tokens, self.identity.page_tokens))
+                assert blocks == list(range(blocks[0], blocks[0] + len(blocks))), blocks
+                ids = self.cache.adopt_pages(self.seq, group.name, blocks[0], len(blocks))
+                self._places |= {(group.name, block): page for block, page in zip(blocks, ids, strict=True)}
+        except CacheError:
+            self.cancel()
+            raise
+        self._tokens = tokens
+
+    def write(self, group: str, block: int, data: bytes) -> None:
+        """See `PageTarget`."""
+        waiting = self._waiting.setdefault(group, [])
+        waiting.append((self._places[group, block], data))
+        if len(waiting) == _PAGES_PER_WRITE:
+            self._flush(group)
+
+    def _flush(self, group: str) -> None:
+        waiting = self._waiting.pop(group)
+        waiting.sort(key=lambda item: item[0])
+        start = 0
+        for layer, size in self._layers(group):
+            buffer, place = self.cache.layer_pages(layer), 0
+            for page, count in _runs(waiting):
+                slots = [memoryview(data)[start : start + size] for _, data in waiting[place : place + count]]
+                self.cache.device.write(buffer, b"".join(slots), page * size)
+                place += count
+            start += size
+
+    def seal(self) -> None:
+        """See `PageTarget`."""
+        for group in list(self._waiting):
+            self._flush(group)
+        self.cache.seal(self.seq, self._tokens)
+        self._places.clear()
+
+    def cancel(self) -> None:
+        """See `PageTarget`."""
+        self._places.clear()
+        self._waiting.clear()
+        self.cache.remove_sequence(self.seq)
+        self.cache.add_sequence(self.seq)
+
+
+def _runs(pages: Sequence[tuple[int, Any]]) -> list[tuple[int, int]]:
+    """(first page, count) for each run of neighbouring ids in sorted `pages`."""
+    runs: list[tuple[int, int]] = []
+    for page, *_ in pages:
+        if runs and page == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((page, 1))
+    return runs
