@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from benchmarks import report
 from benchmarks.harness import Bench, Row
-from webkv.errors import WebkvError
+from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
 
 NAMES = ("limit", "decode_attention", "prefill_attention")
+CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     size.add_argument("--quick", action="store_true", help="a subset that ends in a few minutes (the default)")
     size.add_argument("--full", action="store_true", help="the whole grid; on a software adapter, an hour")
     made.add_argument("--device", metavar="NAME", help="part of the adapter's name (default: $WEBKV_ADAPTER)")
+    made.add_argument("--swiftshader", action="store_true", help="use the software adapter that ships with Chromium")
     made.add_argument("--seconds", type=float, default=2.0, help="how long to measure each row, about (default 2)")
     made.add_argument(
         "--binding-mib", type=int, default=0, metavar="N", help="let a layer have N MiB where the device allows it (default 128)"
@@ -38,6 +42,15 @@ def needs(binding_mib: int) -> dict[str, int]:
     """The limits to raise for layers of that many MiB."""
     size = binding_mib << 20
     return {"max-storage-buffer-binding-size": size, "max-buffer-size": size} if binding_mib else {}
+
+
+def use_swiftshader() -> None:
+    """Make Chromium's software adapter the only one, before the Vulkan loader starts."""
+    files = [Path(folder) / "vk_swiftshader_icd.json" for folder in CHROMIUM]
+    found = next((file for file in files if file.exists()), None)
+    if found is None:
+        raise DeviceError(f"no SwiftShader in {', '.join(CHROMIUM)}: install Chromium")
+    os.environ["VK_ICD_FILENAMES"] = str(found)
 
 
 async def run(arguments: argparse.Namespace, console: Console) -> bool:
@@ -64,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     console.width = max(console.width, 120)  # narrower, the columns are unreadable
     try:
+        if arguments.swiftshader:
+            use_swiftshader()
         return 0 if asyncio.run(run(arguments, console)) else 1
     except WebkvError as error:
         print(f"benchmarks: {error}", file=sys.stderr)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from benchmarks.attention import (
     BATCHES, CONFIGS, CONTEXTS, DTYPES, TOLERANCE, Case, OnDevice, Pages, difference, too_large,
 )  # fmt: skip
-from benchmarks.harness import Bench, Candidate, Comparison, Goal, Row, on_gpu
+from benchmarks.harness import Bench, Comparison, Goal, Row, on_gpu
 from benchmarks.limit import Reader
 from benchmarks.peers import onnxruntime, tvm
 from webkv.gpu import Batch, Device
@@ -111,7 +112,7 @@ async def _row(bench: Bench, peer: Device | None, case: Case) -> Row:
     ours = Decode(device, host)
     reader = Reader(device, ours.pages, case.dtype)
     candidates = [on_gpu("webkv", device, ours.record), on_gpu(LIMIT, device, reader.record)]
-    closing: list[Decode | Reader | tvm.TvmAttention] = [ours, reader]
+    closing: list[Any] = [ours, reader]
     notes = [await wrong(device, ours, expected, case.dtype)]
     if peer is not None and tvm.supports(peer, case):
         other = tvm.TvmAttention(peer, host, "decode")
@@ -121,9 +122,10 @@ async def _row(bench: Bench, peer: Device | None, case: Case) -> Row:
         candidates.append(on_gpu(tvm.NAME, peer, other.record))
     if onnxruntime.supports(device, case):
         session = onnxruntime.GroupQueryAttention(host)
-        problem = difference(session.once(), expected)
+        problem = difference(session.first_output(), expected)
         notes.append(f"{onnxruntime.NAME} WRONG by {problem:.2g}" if problem > 1e-4 else "")
-        candidates.append(Candidate(onnxruntime.NAME, session.run))
+        candidates.append(session.candidate)
+        closing.append(session)
     for label, related in _related(case):
         also = Decode(device, Pages(related))
         closing.append(also)

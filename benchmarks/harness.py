@@ -21,10 +21,14 @@ MAX_REPEATS = 64
 
 @dataclass(frozen=True)
 class Candidate:
-    """One competitor: `run(n)` does its work `n` times and waits for the end."""
+    """One competitor: `run(n)` does its work `n` times and waits for the end.
+
+    `pieces`: how many of the pieces that are compared one time of the work holds.
+    """
 
     name: str
     run: Callable[[int], Awaitable[None]]
+    pieces: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,15 +121,16 @@ class Bench:
 
 
 async def measure(candidate: Candidate, repeats: int) -> Cost:
-    """The cost of one of `repeats` repetitions."""
+    """The cost of one piece, from `repeats` repetitions."""
     cpu, wall = time.process_time(), time.perf_counter()
     await candidate.run(repeats)
-    return Cost((time.process_time() - cpu) / repeats, (time.perf_counter() - wall) / repeats)
+    share = repeats * candidate.pieces
+    return Cost((time.process_time() - cpu) / share, (time.perf_counter() - wall) / share)
 
 
-def repeats_for(cost: Cost, slice_s: float) -> int:
-    """How often to repeat work within one timing so that it lasts about `slice_s`."""
-    return max(1, min(MAX_REPEATS, round(slice_s / max(cost.wall, 1e-6))))
+def repeats_for(seconds: float, slice_s: float) -> int:
+    """How often to repeat work of that many seconds within one timing, so that it lasts about `slice_s`."""
+    return max(1, min(MAX_REPEATS, round(slice_s / max(seconds, 1e-6))))
 
 
 def rounds_for(round_s: float, rounds: int, budget_s: float) -> int:
@@ -146,8 +151,9 @@ async def compare(
         first = await measure(candidate, 1)
         # Past a second, compilation no longer matters.
         cost = await measure(candidate, 1) if first.wall < 1 else first
-        repeats[candidate.name] = repeats_for(cost, slice_s)
-        round_s += cost.wall * repeats[candidate.name]
+        seconds = cost.wall * candidate.pieces
+        repeats[candidate.name] = repeats_for(seconds, slice_s)
+        round_s += seconds * repeats[candidate.name]
     costs: dict[str, list[Cost]] = {candidate.name: [] for candidate in candidates}
     for number in range(rounds_for(round_s, rounds, budget_s)):
         for candidate in candidates if number % 2 == 0 else reversed(candidates):
