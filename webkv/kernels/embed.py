@@ -7,6 +7,7 @@ import wgpu
 from webkv.gpu import Batch
 from webkv.kernels.quant import BLOCK, Weight
 from webkv.kernels.rows import Stream
+from webkv.kernels.shape import Binding
 
 _LANES = 32
 
@@ -14,11 +15,11 @@ _LANES = 32
 def embed(
     batch: Batch,
     *,
-    ids: wgpu.GPUBuffer,
+    ids: Binding,
     table: Weight,
     gain: wgpu.GPUBuffer,
     stream: Stream,
-    step: wgpu.GPUBuffer,
+    step: Binding,
     n: int,
     scale: float = 1.0,
 ) -> None:

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 
 import wgpu
 
-from webkv.gpu import Batch, Device, Slice
+from webkv.gpu import Batch, Device
 from webkv.kernels.quant import TILE, Weight
 from webkv.kernels.rows import Rows, Stream
+from webkv.kernels.shape import Binding
 
 ACTIVATIONS = ("silu", "gelu")
 
 
-def matmul(
-    batch: Batch, *, x: Rows, weight: Weight, y: Rows, step: wgpu.GPUBuffer, n: int, column: int = 0
-) -> None:
+def matmul(batch: Batch, *, x: Rows, weight: Weight, y: Rows, step: Binding, n: int, column: int = 0) -> None:
     """y[t, column + r] = W[r] . x[t] for the first `n` rows t."""
     _launch(batch, "store_sum", x, weight, y.storage, y.cols, step, n, column=column)
 
@@ -31,7 +30,7 @@ def matmul_add(
     weight: Weight,
     stream: Stream,
     gain: wgpu.GPUBuffer,
-    step: wgpu.GPUBuffer,
+    step: Binding,
     n: int,
 ) -> None:
     """Add W x to the stream; its scaled half becomes the sum times `gain[rows of W]`, the next norm's weight."""
@@ -47,7 +46,7 @@ def norm_matmul(
     weight: Weight,
     y: Rows,
     eps: float,
-    step: wgpu.GPUBuffer,
+    step: Binding,
     n: int,
     column: int = 0,
 ) -> None:
@@ -67,7 +66,7 @@ def norm_gated_matmul(
     y: Rows,
     activation: str,
     eps: float,
-    step: wgpu.GPUBuffer,
+    step: Binding,
     n: int,
 ) -> None:
     """y = activation(G h) * (U h) with h = rms_norm(stream); `weight` holds G's rows, then U's.
@@ -84,13 +83,13 @@ def _launch(
     store: str,
     x: Rows,
     weight: Weight,
-    y: Slice,
+    y: Binding,
     stride: int,
-    step: wgpu.GPUBuffer,
+    step: Binding,
     n: int,
     *,
     column: int = 0,
-    side: wgpu.GPUBuffer | Slice | None = None,
+    side: Binding | None = None,
     eps: float | None = None,
     activation: str = "silu",
     constants: Mapping[str, float] | None = None,

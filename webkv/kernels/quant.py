@@ -128,7 +128,8 @@ def _bytes_at(blocks: Bytes, start: int, stop: int) -> npt.NDArray[Any]:
 
 def _pairs(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Words:
     """Two 16-bit arrays as the low and high halves of words."""
-    return first.view(np.uint16).astype(np.uint32) | (second.view(np.uint16).astype(np.uint32) << 16)
+    low, high = (half.view(np.uint16).astype(np.uint32) for half in (first, second))
+    return low | high << np.uint32(16)
 
 
 def _f16(blocks: Bytes, start: int) -> npt.NDArray[np.float16]:

@@ -41,7 +41,7 @@ class Rows:
 
     def part(self, first: int, rows: int) -> Rows:
         """Rows `first .. first + rows - 1`; they must start at a multiple of 256 bytes."""
-        assert 0 <= first and first + rows <= self.rows
+        assert first >= 0 and first + rows <= self.rows
         assert (self.first + first) * self.cols * 4 % ALIGNMENT == 0, "rows start at no multiple of 256 bytes"
         return Rows(self.buffer, self.bases, self.first + first, rows, self.cols, self.window)
 
