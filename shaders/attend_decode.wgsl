@@ -1,9 +1,10 @@
 // out = softmax(q k^T * SM_SCALE) v for one query row per sequence, over pages (split-KV: Flash-Decoding).
-//   q[sequences][Q_STRIDE] f32; pages: the import at `page`, through page_table and page_place; out: the import at `store`.
+//   q[sequences][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
 // One workgroup = one tile of keys of one KV head, for ROWS of its GROUP query heads.
 // Grid: (tiles, KV_HEADS * ceil(GROUP / ROWS), sequences).
 #import page
 #import page_table
+#import page_strides
 #import page_place
 #import attend_core
 #import attend_tile

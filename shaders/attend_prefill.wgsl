@@ -1,10 +1,11 @@
 // out = softmax(mask(q k^T * SM_SCALE)) v for ragged query rows over pages, tile after tile (FlashAttention).
-//   q[n][Q_STRIDE] f32; pages: the import at `page`, through page_table and page_place; out: the import at `store`.
+//   q[n][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
 //   Row r of a sequence sees the keys that the import at `mask` says.
 // One workgroup = ROWS neighbouring (row, head in group) pairs of one KV head; every tile that one of them sees.
 // Grid: (ceil(longest rows * GROUP / ROWS), KV_HEADS, sequences).
 #import page
 #import page_table
+#import page_strides
 #import page_place
 #import attend_core
 #import attend_tile

@@ -6,6 +6,7 @@
 
 @group(0) @binding(0) var<storage, read> scratch: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> out: array<vec4<f32>>;
+override PAGE_TOKENS: u32 = 16;
 override V_DIM: u32;
 override WINDOW: i32 = 0;
 override LANES: u32 = V_DIM / 4u;

@@ -3,7 +3,6 @@
 @group(0) @binding(2) var<storage, read> page_indptr: array<i32>;
 @group(0) @binding(3) var<storage, read> length_info: array<i32>;
 
-override PAGE_TOKENS: u32 = 16;
 struct Keys {
     first: u32,   // of its entries in page_indices
     slots: i32,

@@ -19,7 +19,7 @@ NAN_WORD = 0xFFFFFFFF  # NaN as f32, and as both f16 of a pair
 
 @dataclass(frozen=True)
 class Held:
-    """One sequence: `length` keys, of which the first `freed` tokens' pages are gone, or `sink` + hidden slots."""
+    """A sequence of `length` keys; pages before token `freed` are gone, slots sink .. offset - 1 are dead."""
 
     length: int
     freed: int = 0

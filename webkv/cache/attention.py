@@ -225,7 +225,7 @@ class Attention:
         ):  # fmt: skip
             self._binding(what, binding, work.rows * width)
         qkv = self._rows_scratch("fused rows", shape.fused_width)
-        fuse_qkv(work.batch, q=q, k=k, v=v, qkv=qkv, step=work.views.numbers, n=work.rows, shape=shape)
+        fuse_qkv(work.batch, q=q, k=k, v=v, qkv=qkv, n=work.rows, shape=shape)
         return qkv
 
     def _append(self, work: Work, layer: Layer, shape: AttentionShape, qkv: Binding) -> None:

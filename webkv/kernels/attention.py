@@ -7,7 +7,7 @@ row's bits depend neither on the other rows of the batch nor on where a prompt w
 from __future__ import annotations
 
 from webkv.gpu import Batch
-from webkv.kernels.shape import AttentionShape, Binding, PageTable
+from webkv.kernels.shape import STRIDES, AttentionShape, Binding, PageTable
 
 KV_TILE = 256
 """Tokens of a tile, and of a split of decode; they start at absolute multiples of it."""
@@ -18,11 +18,13 @@ NO_LSE = -5e4
 # Query rows that share the keys a workgroup reads: 8 rows x 8 keys fill the registers of a GPU's lane.
 _MAX_ROWS = 8
 _MIN_LANES = 32
-_STRIDES = tuple(f"{t}_{part}" for t in ("K", "V", "KS", "VS") for part in ("PAGE", "BASE", "HEAD", "TOKEN"))
 _CONSTANTS = (
-    *_STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
+    *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
-_PARTS = {name: name for name in ("page_table", "page_place", "attend_core", "attend_tile", "attend_walk")}
+_PARTS = {
+    name: name
+    for name in ("page_table", "page_strides", "page_place", "attend_core", "attend_tile", "attend_walk")
+}
 
 
 def kv_tiles(first: int, end: int) -> int:

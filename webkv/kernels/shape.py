@@ -30,6 +30,8 @@ Binding: TypeAlias = "wgpu.GPUBuffer | Slice"
 ELEMENTS_PER_WORD = {"f32": 1, "f16": 2, "int8": 4}
 ROPE_KINDS = ("none", "normal", "inline")
 PAIRINGS = ("half", "interleaved")
+STRIDES = tuple(f"{t}_{part}" for t in ("K", "V", "KS", "VS") for part in ("PAGE", "BASE", "HEAD", "TOKEN"))
+"""The WGSL override constants that say where keys, values and their scales are in `pages`."""
 NO_SCALE = Strides(0, 0, 0, 0, 0)
 
 
@@ -88,6 +90,10 @@ class AttentionShape:
         _require(self.pairing in PAIRINGS, "pairing", self.pairing, f"one of {PAIRINGS}")
         even = self.rotary_dim % 2 == 0 and 0 <= self.rotary_dim <= self.head_dim
         _require(even, "rotary_dim", self.rotary_dim, f"even and at most {self.head_dim}")
+        if self.rope == "inline":
+            unit = 8 if self.pairing == "half" else 4
+            whole = self.rotary_dim % unit == 0
+            _require(whole, "rotary_dim", self.rotary_dim, f"a multiple of {unit} for inline rope")
         _require(self.window >= 0, "window", self.window, "at least 0")
         for name in ("key", "value"):
             strides: Strides = getattr(self, name)
@@ -187,6 +193,8 @@ def _constants(shape: AttentionShape) -> dict[str, float]:
         "PAGE_WORDS": shape.page_words,
         "ROTARY_DIM": shape.rotary_dim if shape.rope != "none" else 0,
         "INTERLEAVED": shape.pairing == "interleaved",
+        "PAIR_STEP": 2 if shape.pairing == "interleaved" else 1,
+        "PAIR_APART": 1 if shape.pairing == "interleaved" else shape.rotary_dim // 2,
         "WINDOW": shape.window,
         "SM_SCALE": shape.sm_scale,
         "SOFTCAP": shape.softcap,

@@ -47,6 +47,8 @@ def _write(
     if shape.dtype == "int8":
         values, scales = quantize(values)
         pages.view(np.float32)[_elements(scale, at, shape.kv_heads, 1, shape.page_tokens)] = scales
+    if shape.dtype == "f16":
+        values = np.clip(values, -65504, 65504)
     pages.view(_DTYPES[shape.dtype])[index] = values
 
 
