@@ -1,0 +1,280 @@
+"""The chat page's Python, in a worker: commands come in as JSON, events go out as JSON.
+
+`web/worker.js` calls `Page.handle` with what `web/page.js` asks for and posts every event back.  One
+command runs at a time; `stop` is the only one that does not wait for its turn.  No named error leaves
+`handle`: each becomes an event that says what was refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from webkv.checkpoint import Options, Status, Store, delete, sessions
+from webkv.engine import TokenEvent
+from webkv.errors import ModelError, PromptError, WebkvError
+from webkv.gpu import Device, open_device
+from webkv.load import Loaded, load
+from webkv.resume import Chat
+from webkv.sampling import SamplingParams
+
+# Tokens of one conversation, and conversations whose pages fit at the same time.
+_CONTEXT = 4096
+_SEQUENCES = 2
+_PICTURE_SECONDS = 0.2
+
+Tell = Callable[[str], None]
+
+
+class Page:
+    """One page's device, model and open chats.  `tell` posts an event, a JSON object with a `type`."""
+
+    def __init__(self, tell: Tell, store: Store) -> None:
+        self._post = tell
+        self._store = store
+        self._device: Device | None = None
+        self._loaded: Loaded | None = None
+        self._file: bytearray | None = None
+        self._name = ""
+        self._chats: list[Chat] = []  # the last one is shown; the others still hold pages
+        self._turn = asyncio.Lock()
+        self._stop = False
+        self._relaxed = False
+        self._pictured = 0.0
+
+    def _tell(self, type: str, **fields: Any) -> None:
+        self._post(json.dumps({"type": type, **fields}))
+
+    async def handle(self, text: str) -> None:
+        """Run one command: a JSON object whose `do` names a method `do_...` and whose rest are arguments."""
+        command = json.loads(text)
+        name = command.pop("do")
+        if name == "stop":
+            self._stop = True
+            return
+        async with self._turn:
+            try:
+                await getattr(self, f"do_{name}")(**command)
+            except WebkvError as error:
+                self._tell("error", during=name, kind=type(error).__name__, text=str(error))
+            except MemoryError:
+                text = "this page ran out of memory: close other tabs, or take a smaller model"
+                self._tell("error", during=name, kind="MemoryError", text=text)
+            self._tell("done", during=name)
+
+    def room_for(self, size: int) -> bytearray:
+        """Memory for a model file of `size` bytes, which the worker fills before it asks to `load`."""
+        self._file = None  # the old one first: both may not fit
+        self._file = bytearray(size)
+        return self._file
+
+    async def do_start(self) -> None:
+        """Open the device, and tell what is stored."""
+        self._device = await open_device()
+        facts = self._device.facts
+        limits = {name: facts.limits[name] for name in ("max-buffer-size", "max-storage-buffer-binding-size")}
+        self._tell("device", name=facts.name, kind=facts.adapter_type, backend=facts.backend, limits=limits)
+        await self._tell_sessions()
+
+    async def do_load(self, name: str, sha256: str = "") -> None:
+        """Load the model whose bytes the worker has put into `room_for`'s memory."""
+        await self._close_all()
+        self._loaded = None
+        file, self._file = self._file, None
+        assert file is not None
+
+        def step(what: str, unit: str) -> Callable[[int, int], None]:
+            return lambda done, total: self._tell("step", what=what, done=done, total=total, unit=unit)
+
+        begun = time.monotonic()
+        found = await load(
+            file, device=self._device, context=None, sequences=_SEQUENCES, namespace="page", progress=step
+        )
+        if sha256 and found.identity.weights != sha256:
+            raise ModelError(f"{name} is damaged: digest {found.identity.weights}, expected {sha256}")
+        self._loaded, self._name = found, name
+        context, layers = found.engine.context, len(found.config.groups)
+        took = time.monotonic() - begun
+        self._tell("model", name=name, title=found.name, context=context, groups=layers, seconds=took)
+        self._picture(force=True)
+
+    async def do_durability(self, relaxed: bool) -> None:
+        """Whether chats opened from now on may lose their last few tokens in a crash (faster)."""
+        self._relaxed = relaxed
+
+    async def do_new(self) -> None:
+        """Close the open chats; the next `say` begins one."""
+        await self._close_all()
+        self._tell("closed")
+        await self._tell_sessions()
+
+    async def do_open(self, session: str) -> None:
+        """Take a stored chat up where it was, and go on with an answer that a crash cut off."""
+        loaded = self._model()
+        await self._close_all()
+        chat = await Chat.resume(loaded, self._store, session, options=self._options())
+        self._show(chat)
+        if chat.finished is None and chat.remaining():
+            await self._answer(chat)
+        await self._tell_sessions()
+
+    async def do_say(
+        self, text: str, max_tokens: int = 512, temperature: float = 0.0, seed: int = 0, system: str = ""
+    ) -> None:
+        """The user's next turn, in the open chat or a new one, and its answer."""
+        loaded = self._model()
+        params = SamplingParams(temperature=temperature, seed=seed)
+        if self._chats:
+            chat = self._chats[-1]
+            await chat.say(text, params=params, max_tokens=max_tokens)
+        else:
+            messages = [{"role": "system", "content": system}] if system else []
+            chat = await Chat.begin(
+                loaded, self._store, messages=[*messages, {"role": "user", "content": text}], params=params,
+                max_tokens=max_tokens, facts={"file": self._name}, options=self._options(),
+            )  # fmt: skip
+            self._show(chat)
+        await self._answer(chat)
+        await self._tell_sessions()
+
+    async def do_more(self) -> None:
+        """Go on with an answer that was stopped."""
+        await self._answer(self._open_chat())
+        await self._tell_sessions()
+
+    async def do_fork(self) -> None:
+        """A second chat with the same past; both share its pages."""
+        chat = self._open_chat()
+        if len(self._chats) == _SEQUENCES:
+            await self._chats.pop(0).close()
+        self._show(await chat.branch(len(chat.conversation.tokens)))
+        await self._tell_sessions()
+
+    async def do_delete(self, session: str) -> None:
+        """Remove a stored chat, and the pages that no other one uses."""
+        for chat in [chat for chat in self._chats if chat.id == session]:
+            self._chats.remove(chat)
+            await chat.close()
+            self._tell("closed")
+        await delete(self._store, session)
+        await self._tell_sessions()
+
+    async def do_storage(self) -> None:
+        """Tell how much is stored."""
+        await self._tell_storage()
+
+    def _model(self) -> Loaded:
+        if self._loaded is None:
+            raise PromptError("no model is loaded yet")
+        return self._loaded
+
+    def _open_chat(self) -> Chat:
+        if not self._chats:
+            raise PromptError("no chat is open")
+        return self._chats[-1]
+
+    def _options(self) -> Options:
+        return Options(relaxed=self._relaxed, on_status=self._tell_status)
+
+    def _tell_status(self, status: Status) -> None:
+        self._tell("status", state=status.state, text=str(status))
+
+    async def _close_all(self) -> None:
+        while self._chats:
+            await self._chats.pop().close()
+        self._picture(force=True)
+
+    def _show(self, chat: Chat) -> None:
+        """Make `chat` the shown one and tell all of it: turns, the answer so far, what was resumed."""
+        self._chats.append(chat)
+        tokenizer = chat.loaded.engine.tokenizer
+        answer = tokenizer.decode([t for t in chat.answer if t not in tokenizer.eos_ids])
+        recovery = chat.recovery
+        self._tell(
+            "opened", session=chat.id, messages=list(chat.request["messages"]), answer=answer,
+            finished=chat.finished, how=recovery.how, tokens=recovery.tokens, pages=recovery.pages,
+            nbytes=recovery.nbytes, seconds=recovery.seconds, damage=recovery.damage,
+        )  # fmt: skip
+        self._tell_status(chat.status)
+        self._picture(force=True)
+
+    async def _answer(self, chat: Chat) -> None:
+        """Stream the answer until it ends or `stop` was asked for; what was told is stored."""
+        self._stop = False
+        begun, made, finish = time.monotonic(), 0, None
+        self._tell("answering", session=chat.id)
+        events = chat.generate(progress=lambda done, total: self._tell("prefill", done=done, total=total))
+        try:
+            async for event in events:
+                made, finish = made + 1, event.finish
+                self._token(chat, event)
+                if self._stop:
+                    break
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+        if finish is None:
+            finish = "cancelled"
+            await chat.session.durable(chat.session.end(finish))
+        self._tell("answered", finish=finish, tokens=made, seconds=time.monotonic() - begun)
+        self._tell_status(chat.status)
+        self._picture(force=True)
+        await self._tell_storage()
+
+    def _token(self, chat: Chat, event: TokenEvent) -> None:
+        self._tell("token", text=event.text, position=event.position)
+        if event.position % 8 == 0:
+            self._tell_status(chat.status)
+        self._picture()
+
+    def _picture(self, force: bool = False) -> None:
+        """Tell what every page is used for, a few times a second at most."""
+        now = time.monotonic()
+        if self._loaded is None or (not force and now - self._pictured < _PICTURE_SECONDS):
+            return
+        self._pictured = now
+        self._tell("pages", groups=page_table(self._loaded, self._chats))
+
+    async def _tell_sessions(self) -> None:
+        shown = self._chats[-1].id if self._chats else None
+        listed = [
+            {
+                "id": s.id, "title": s.facts.get("title", ""), "file": s.facts.get("file", ""),
+                "used": s.used, "tokens": s.tokens, "nbytes": s.page_bytes, "end": s.end, "damage": s.damage,
+            }
+            for s in await sessions(self._store)
+        ]  # fmt: skip
+        self._tell("sessions", sessions=listed, shown=shown)
+        await self._tell_storage()
+
+    async def _tell_storage(self) -> None:
+        used, quota = await self._store.estimate()
+        self._tell("storage", used=used, quota=quota)
+
+
+def page_table(loaded: Loaded, chats: list[Chat]) -> list[dict[str, Any]]:
+    """Per layer group: its pages as text, one character each, and what the shown sequence holds.
+
+    `.` free, `1` held and not stored, `2` held and stored, `3` shared by sequences, `4` the page that is
+    being filled.  `left` counts pages of the shown sequence that its window has left behind.
+    """
+    manager = loaded.engine.cache.manager
+    told = []
+    for at, (group, pool) in enumerate(zip(manager.groups, manager.pools, strict=True)):
+        codes = bytearray(b"." * pool.num_pages)
+        left = 0
+        for chat in chats:
+            found = manager.sequences[chat.conversation.id]
+            held = found.pages[at]
+            left = held.first_block
+            stored = chat.session.stored
+            for block, page in enumerate(held.view.tolist(), held.first_block):
+                codes[page] = ord("2" if (group.name, block) in stored else "1")
+                if pool.refs(page) > 1:
+                    codes[page] = ord("3")
+                elif (block + 1) * manager.page_tokens > found.length:
+                    codes[page] = ord("4")
+        told.append({"name": group.name, "window": group.window, "pages": codes.decode(), "left": left})
+    return told
