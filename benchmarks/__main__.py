@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...] [--full]`: run benchmarks, print one table, keep JSON and SVG."""
+"""Run benchmarks, print one table, keep JSON and SVG under benchmarks/results."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from benchmarks.harness import Bench, Row
 from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
 
-NAMES = ("limit", "decode_attention", "prefill_attention")
+NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data")
 CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    made.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}; may repeat")
+    only = f"one of {', '.join(NAMES)}; may repeat"
+    made.add_argument("--only", action="append", choices=NAMES, metavar="NAME", help=only)
     size = made.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="a subset that ends in a few minutes (the default)")
-    size.add_argument("--full", action="store_true", help="the whole grid; on a software adapter, an hour")
-    made.add_argument("--device", metavar="NAME", help="part of the adapter's name (default: $WEBKV_ADAPTER)")
-    made.add_argument("--swiftshader", action="store_true", help="use the software adapter that ships with Chromium")
-    made.add_argument("--seconds", type=float, default=2.0, help="how long to measure each row, about (default 2)")
-    made.add_argument(
-        "--binding-mib", type=int, default=0, metavar="N", help="let a layer have N MiB where the device allows it (default 128)"
-    )
+    size.add_argument("--quick", action="store_true", help="a subset that ends in minutes (the default)")
+    size.add_argument("--full", action="store_true", help="the whole grid; an hour on a software adapter")
+    made.add_argument("--device", metavar="NAME", help="part of the adapter's name, as $WEBKV_ADAPTER")
+    made.add_argument("--swiftshader", action="store_true", help="use Chromium's software adapter")
+    made.add_argument("--seconds", type=float, default=2.0, help="to measure each row, about (default 2)")
+    layer = "let a layer have N MiB, if the device allows (default 128)"
+    made.add_argument("--binding-mib", type=int, default=0, metavar="N", help=layer)
     return made
 
 
@@ -85,4 +85,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,14 +1,14 @@
-"""What decode_attention and prefill_attention share: the grid, random pages on the device, and their answer."""
+"""What the attention benchmarks share: the grid, random pages on the device, and the right answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from webkv.gpu import Device
+from webkv.gpu import Batch, Device
 from webkv.kernels.shape import AttentionShape, PageTable
 from webkv.layout import kv
 
@@ -68,7 +68,7 @@ class Case:
 
     @property
     def flop(self) -> float:
-        """Useful work of causal attention: a multiply and an add per (query, visible key) for QK and for PV."""
+        """Useful work: a multiply and an add per dim and (query, visible key), for QK and for PV."""
         q_heads, _, head_dim = self.heads
         pairs = self.rows * self.context - self.rows * (self.rows - 1) // 2
         return 4.0 * q_heads * head_dim * pairs * self.batch
@@ -122,21 +122,23 @@ class Pages:
             found *= self.views[f"{role}_scale"][pages, head][..., None]
         return found.reshape(self.case.context, -1)
 
-    def expected(self) -> np.ndarray:
+    def expected(self) -> np.ndarray[Any, Any]:
         """Causal attention by numpy, scores and weights in float64: `[batch * rows][q_heads][dim]`."""
         case = self.case
         q_heads, kv_heads, head_dim = case.heads
         group = q_heads // kv_heads
         q = self.q.reshape(case.batch, case.rows, kv_heads, group, head_dim)
-        out = np.empty_like(q)
+        out: np.ndarray[Any, Any] = np.empty_like(q)
         hidden = np.arange(case.context) > np.arange(case.rows)[:, None] + case.context - case.rows
         for s in range(case.batch):
             for h in range(kv_heads):
                 k, v = self.keys("key", s, h), self.keys("value", s, h)
-                score = (q[s, :, h].reshape(-1, head_dim) @ k.T).astype(np.float64) * head_dim**-0.5
+                score: np.ndarray[Any, Any] = (q[s, :, h].reshape(-1, head_dim) @ k.T).astype(np.float64)
+                score *= head_dim**-0.5
                 score[np.repeat(hidden, group, axis=0)] = -np.inf
-                p = np.exp(score - score.max(axis=1, keepdims=True))
-                out[s, :, h] = (p @ v / p.sum(axis=1, keepdims=True)).reshape(case.rows, group, head_dim)
+                weight: np.ndarray[Any, Any] = np.exp(score - score.max(axis=1, keepdims=True))
+                weight /= weight.sum(axis=1, keepdims=True)
+                out[s, :, h] = (weight @ v).reshape(case.rows, group, head_dim)
         return out.reshape(self.q.shape)
 
     def index_arrays(self) -> dict[str, np.ndarray]:
@@ -196,3 +198,20 @@ def difference(found: bytes, expected: np.ndarray, dtype: Any = np.float32) -> f
 
 TOLERANCE = {"f32": 1e-5, "f16": 2e-3, "int8": 1e-4}
 """Largest difference from numpy, per page dtype: float32 sums, and outputs that TVM rounds to f16."""
+
+
+class Attends(Protocol):
+    """A kernel bound to a case: `record` it, then its answer is in `out`, of `numpy_dtype`."""
+
+    out: Any
+    numpy_dtype: Any
+
+    def record(self, batch: Batch) -> None: ...
+
+
+async def wrong(device: Device, kernel: Attends, expected: np.ndarray, dtype: str) -> str:
+    """Run a kernel once: what is wrong with its output, or nothing."""
+    with device.batch() as batch:
+        kernel.record(batch)
+    found = difference(await device.read(kernel.out), expected, kernel.numpy_dtype)
+    return f"WRONG by {found:.2g}" if found > TOLERANCE[dtype] else ""

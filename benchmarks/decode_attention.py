@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.attention import (
-    BATCHES, CONFIGS, CONTEXTS, DTYPES, TOLERANCE, Case, OnDevice, Pages, difference, too_large,
+    BATCHES,
+    CONFIGS,
+    CONTEXTS,
+    DTYPES,
+    TOLERANCE,
+    Case,
+    OnDevice,
+    Pages,
+    difference,
+    too_large,
+    wrong,
 )  # fmt: skip
 from benchmarks.harness import Bench, Comparison, Goal, Row, on_gpu
 from benchmarks.limit import Reader
@@ -36,10 +46,12 @@ FULL = tuple(
 )  # fmt: skip
 
 
-def _of(dtype: str, least_mb: float = 0, least_context: int = 0) -> object:
-    return lambda row: (
-        row.facts["dtype"] == dtype and row.facts["kv_mb"] >= least_mb and row.facts["context"] >= least_context
-    )
+def _of(dtype: str, least_mb: float = 0, least_context: int = 0) -> Callable[[Row], bool]:
+    def applies(row: Row) -> bool:
+        facts = row.facts
+        return facts["dtype"] == dtype and facts["kv_mb"] >= least_mb and facts["context"] >= least_context
+
+    return applies
 
 
 GOALS = (
@@ -60,7 +72,7 @@ class Decode:
         case = host.case
         self._shape, self._batch = case.shape, case.batch
         self._on = OnDevice(device, host)
-        self.out, self.pages = self._on.out, self._on.pages
+        self.out, self.pages, self.numpy_dtype = self._on.out, self._on.pages, np.float32
         self._tiles = kv_tiles(0, case.context)
         size = decode_scratch_bytes(case.batch, self._tiles, self._shape)
         self._scratch = self._on.buffer("scratch", max(size, 4))
@@ -78,14 +90,6 @@ class Decode:
     def close(self) -> None:
         """Free its buffers."""
         self._on.close()
-
-
-async def wrong(device: Device, kernel: Decode | tvm.TvmAttention, expected: np.ndarray, dtype: str) -> str:
-    """Run a kernel once: what is wrong with its output, or nothing."""
-    with device.batch() as batch:
-        kernel.record(batch)
-    found = difference(await device.read(kernel.out), expected, getattr(kernel, "numpy_dtype", np.float32))
-    return f"WRONG by {found:.2g}" if found > TOLERANCE[dtype] else ""
 
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
@@ -122,8 +126,8 @@ async def _row(bench: Bench, peer: Device | None, case: Case) -> Row:
         candidates.append(on_gpu(tvm.NAME, peer, other.record))
     if onnxruntime.supports(device, case):
         session = onnxruntime.GroupQueryAttention(host)
-        problem = difference(session.first_output(), expected)
-        notes.append(f"{onnxruntime.NAME} WRONG by {problem:.2g}" if problem > 1e-4 else "")
+        off = difference(session.first_output(), expected)
+        notes.append(f"{onnxruntime.NAME} WRONG by {off:.2g}" if off > TOLERANCE[case.dtype] else "")
         candidates.append(session.candidate)
         closing.append(session)
     for label, related in _related(case):

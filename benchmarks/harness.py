@@ -1,8 +1,8 @@
 """Side-by-side measurement: what competes runs interleaved in one process, and every result is a ratio.
 
-Software adapters run on the CPU, so there a cost is the CPU time of the whole process (all threads): wall time
-doubles when another program takes a core, CPU time hardly moves.  On a real GPU it is wall time.  A ratio is the
-median over rounds of the costs' quotient within a round, so that slow drifts cancel out.
+Software adapters run on the CPU, so there a cost is the CPU time of the whole process (all threads): wall
+time doubles when another program takes a core, CPU time moves less.  On a real GPU it is wall time.  A ratio
+is the median over rounds of the costs' quotient within a round, so that slow drifts cancel out.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Comparison:
 class Row:
     """One line of the table: a case, what it cost, and how it compares.
 
-    `ratios`: by baseline, how many times cheaper the case is than the baseline (more is better).  `rate`: work
-    per second, such as "5.3 GB/s".  `facts`: the case's numbers, for JSON and for goals.  A row that was not
-    run has no cost, and says why in `note`.
+    `ratios`: by baseline, how many times cheaper the case is than the baseline (more is better).  `rate`:
+    work per second, such as "5.3 GB/s".  `facts`: the case's numbers, for JSON and for goals.  A row that was
+    not run has no cost, and says why in `note`.
     """
 
     case: str

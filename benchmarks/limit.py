@@ -59,7 +59,8 @@ class Reader:
     """Sums all of a buffer: the least a kernel over those bytes can cost."""
 
     def __init__(self, device: Device, src: Any, dtype: str) -> None:
-        self._kernel = compiled(device, f"read {dtype}", CODECS[dtype] + shader("read"), {"STEP": step(device)})
+        source = CODECS[dtype] + shader("read")
+        self._kernel = compiled(device, f"read {dtype}", source, {"STEP": step(device)})
         groups = -(-src.size // GROUP_BYTES)
         self._grid = grid(groups)
         self.sums = device.buffer(groups * 256, label="sums")
@@ -96,12 +97,9 @@ class Multiplier:
         self._device.release(self.out)
 
 
-def _row(result: Comparison, name: str, case: str, work: float, unit: str, baseline: str, **facts: Any) -> Row:
-    ms = result.ms(name)
-    return Row(
-        case, result.ms(name, "cpu"), result.ms(name, "wall"), f"{work / ms * 1e3:.3g} {unit}",
-        {baseline: result.speedup(name, baseline)} if baseline in result.costs else {}, facts=facts,
-    )  # fmt: skip
+def _row(result: Comparison, name: str, case: str, gigabytes: float, baseline: str) -> Row:
+    cpu, wall, rate = result.ms(name, "cpu"), result.ms(name, "wall"), gigabytes / result.ms(name) * 1e3
+    return Row(case, cpu, wall, f"{rate:.3g} GB/s", {baseline: result.speedup(name, baseline)})
 
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
@@ -143,9 +141,9 @@ async def _memory(bench: Bench) -> AsyncIterator[Row]:
     result = await bench.compare(candidates)
     await _check_sums(device, readers["f32"], data)
     for dtype in CODECS:
-        yield _row(result, dtype, f"read {size >> 20} MiB as {dtype}", size / 1e9, "GB/s", "numpy sum")
+        yield _row(result, dtype, f"read {size >> 20} MiB as {dtype}", size / 1e9, "numpy sum")
     for name in ("copy", "copy command"):
-        yield _row(result, name, f"{name} {size >> 20} MiB", size / 1e9, "GB/s copied", "numpy copy")
+        yield _row(result, name, f"{name} {size >> 20} MiB", size / 1e9, "numpy copy")
     for buffer in (src, dst):
         device.release(buffer)
     for reader in readers.values():
@@ -201,7 +199,8 @@ async def _dispatches(bench: Bench) -> AsyncIterator[Row]:
         for _ in range(repeats):
             await device.fence()
 
-    result = await bench.compare([Candidate("alone", alone), Candidate("batch", batched), Candidate("fence", fence)])
+    named = {"alone": alone, "batch": batched, "fence": fence}
+    result = await bench.compare([Candidate(name, run) for name, run in named.items()])
     for name, case, share in (
         ("alone", "one dispatch, submitted and awaited", 1), ("batch", "one dispatch of a batch of 300", 300),
         ("fence", "read-back of 4 bytes", 1),

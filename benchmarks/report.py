@@ -84,13 +84,16 @@ def environment(bench: Bench) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def document(name: str, question: str, bench: Bench, rows: Sequence[Row], goals: Sequence[Goal]) -> Mapping[str, Any]:
+def document(
+    name: str, question: str, bench: Bench, rows: Sequence[Row], goals: Sequence[Goal]
+) -> Mapping[str, Any]:
     """A benchmark's result as JSON."""
     return {
         "benchmark": name, "question": question, "environment": environment(bench),
         "rows": [asdict(row) for row in rows],
         "goals": [
-            {"baseline": g.baseline, "where": g.where, "at_least": g.at_least, "value": g.value(rows)} for g in goals
+            {"baseline": g.baseline, "where": g.where, "at_least": g.at_least, "value": g.value(rows)}
+            for g in goals
         ],
     }  # fmt: skip
 

@@ -24,6 +24,11 @@ def place(value: float, first: int, last: int) -> float:
     return PLOT * (math.log10(value) - first) / (last - first)
 
 
+def rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
+    """One filled rectangle."""
+    return f"<rect x='{x:.1f}' y='{y}' width='{width:.1f}' height='{height}' fill='{colour}'/>"
+
+
 def ratio_plot(title: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """One group of bars per case, one colour per baseline, all from the line at 1."""
     names = list(dict.fromkeys(name for _, ratios in bars for name in ratios))
@@ -36,10 +41,8 @@ def ratio_plot(title: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> s
         for name, value in ratios.items():
             x = LABELS + place(value, first, last)
             left, width = min(x, one), max(abs(x - one), 1)
-            parts.append(
-                f"<rect x='{left:.1f}' y='{y + 2}' width='{width:.1f}' height='{BAR - 4}' fill='{colour[name]}'/>"
-                f"<text x='{max(x, one) + 4:.1f}' y='{y + BAR - 3}'>{value:.2g}</text>"
-            )
+            parts.append(rectangle(left, y + 2, width, BAR - 4, colour[name]))
+            parts.append(f"<text x='{max(x, one) + 4:.1f}' y='{y + BAR - 3}'>{value:.2g}</text>")
             y += BAR
         y += 4
     for power in range(first, last + 1):
@@ -49,10 +52,11 @@ def ratio_plot(title: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> s
         parts.append(f"<text x='{x}' y='{y + 12}' text-anchor='middle'>{text}</text>")
     legend, x = [], LABELS
     for name in names:
-        legend.append(f"<rect x='{x}' y='26' width='10' height='10' fill='{colour[name]}'/>")
+        legend.append(rectangle(x, 26, 10, 10, colour[name]))
         legend.append(f"<text x='{x + 14}' y='35'>{escape(name)}</text>")
         x += 30 + 7 * len(name)
     size = f"width='{LABELS + PLOT + 60}' height='{y + 24}'"
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} {FONT}><rect width='100%' height='100%' fill='white'/>"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' {size} {FONT}>"
+    paper = "<rect width='100%' height='100%' fill='white'/>"
     name = f"<text x='8' y='16' font-weight='bold'>{escape(title)}</text>"
-    return "\n".join([head, name, *legend, *parts, "</svg>"]) + "\n"
+    return "\n".join([head, paper, name, *legend, *parts, "</svg>"]) + "\n"

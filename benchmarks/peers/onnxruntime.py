@@ -87,12 +87,12 @@ class GroupQueryAttention:
             pasts, presents = ([f"{n}_{role}{at}" for role in ("key", "value")] for n in ("past", "present"))
             inputs += [floats(name, *past) for name in pasts]
             outputs += [floats(name, *past) for name in presents]
-            made = helper.make_node(
-                "GroupQueryAttention", [query, "k", "v", *pasts, "seqlens_k", "total"], [f"out{at}", *presents],
-                domain="com.microsoft", num_heads=q_heads, kv_num_heads=kv_heads,
-            )  # fmt: skip
-            chain.append(made)
-            query = f"out{at}"
+            takes, query = [query, "k", "v", *pasts, "seqlens_k", "total"], f"out{at}"
+            sizes = {"num_heads": q_heads, "kv_num_heads": kv_heads}
+            gives = [query, *presents]
+            chain.append(
+                helper.make_node("GroupQueryAttention", takes, gives, domain="com.microsoft", **sizes)
+            )
         outputs += [floats(name, 1, 1, q_heads * head_dim) for name in ("out0", query)]
         return helper.make_graph(chain, "chain", inputs, outputs)
 

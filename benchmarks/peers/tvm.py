@@ -31,6 +31,7 @@ PREFILL_BLOCKS = 16
 _DTYPES = {"f32": "float32", "f16": "float16"}
 _STORAGE = re.compile(r"@binding\(\d+\) var<storage, read(?:_write)?> (\w+?)(?:_ptr)? :")
 _STRUCT = re.compile(r"struct PODArgs \{([^}]*)\}")
+_FIELD = re.compile(r"(\w+): (\w+)")
 _ENTRY = re.compile(r"@compute[^{]*?fn (\w+)\(", re.DOTALL)
 
 
@@ -48,10 +49,7 @@ def read_program(source: str) -> Program:
     """Find the declarations in generated WGSL."""
     struct, entry = _STRUCT.search(source), _ENTRY.search(source)
     assert struct and entry, "generated WGSL without PODArgs or entry point"
-    fields = tuple(
-        (name.strip(), kind.strip()) for name, kind in (f.split(":") for f in struct[1].split(",") if f.strip())
-    )
-    return Program(source, entry[1], tuple(_STORAGE.findall(source)), fields)
+    return Program(source, entry[1], tuple(_STORAGE.findall(source)), tuple(_FIELD.findall(struct[1])))
 
 
 def pod_bytes(program: Program, values: Mapping[str, float]) -> np.ndarray:
