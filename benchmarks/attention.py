@@ -155,7 +155,7 @@ class Pages:
 
 def _fill(view: np.ndarray, role: str, dtype: str, rng: np.random.Generator) -> None:
     # One random block, repeated with an odd period: drawing 128 MiB takes longer than measuring it.
-    block = rng.standard_normal(min(view.size, (1 << 18) + 1), dtype=np.float32)
+    block: np.ndarray[Any, Any] = rng.standard_normal(min(view.size, (1 << 18) + 1), dtype=np.float32)
     if role.endswith("scale"):
         block = np.abs(block) / 64 + np.float32(1 / 64)
     elif dtype == "int8":
