@@ -12,6 +12,8 @@ from webkv.checkpoint import Group, Identity
 from webkv.engine import Engine
 from webkv.errors import PromptError
 from webkv.gpu import Device, open_device
+from webkv.layout import layout_id
+from webkv.layout import layout_id
 from webkv.models.architectures import read_config
 from webkv.models.chat import ChatTemplate
 from webkv.models.config import ModelConfig
@@ -63,7 +65,7 @@ def identity_of(cache: CacheConfig, weights: str, tokenizer: str, namespace: str
     groups = []
     for group in cache.groups:
         layout = cache.layout(group)
-        groups.append(Group(group.name, layout.layout_id, layout.page_bytes, group.window))
+        groups.append(Group(group.name, layout_id(layout), layout.page_bytes, group.window))
     return Identity(
         weights=weights,
         tokenizer=tokenizer,
