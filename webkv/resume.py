@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from webkv.checkpoint import Mode, Options, Session, Status, Store
+from webkv.checkpoint.digests import page_digests
 from webkv.checkpoint.transfer import CachePages
 from webkv.engine import Conversation, Progress, Sampled, TokenEvent
 from webkv.errors import CheckpointError, PromptError
@@ -220,6 +221,10 @@ class Chat:
         session = await self.session.branch(position, id=id)
         conversation = self.loaded.engine.open(session.transcript.tokens)
         return await self._restored(self.loaded, session, conversation)
+
+    async def page_digests(self) -> dict[str, str]:
+        """SHA-256 of every page held, by `group/block`; slots without a token count as zeros."""
+        return await page_digests(self.loaded.engine.cache, self.conversation.id, self.session.identity)
 
     async def close(self) -> Status:
         """Store what is left and give the cache's pages back; the status says whether all is durable."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from webkv.checkpoint import MemoryStore, Options, SqliteStore, Status, Store, walk
-from webkv.checkpoint.transfer import page_digests
 from webkv.cli.console import Steps, emit, human_size, human_time, messages, show
 from webkv.cli.sessions import existing_store, require_session
 from webkv.errors import PromptError
@@ -114,7 +113,7 @@ async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | N
             else:
                 show(event.text)
         ended = time.monotonic()
-        pages = await page_digests(chat) if arguments.digests else {}
+        pages = await chat.page_digests() if arguments.digests else {}
     finally:
         status = await asyncio.shield(chat.close())
     _report(arguments, chat, pages, status, (begun, first or ended, ended, made))
