@@ -13,7 +13,6 @@ from webkv.engine import Engine
 from webkv.errors import PromptError
 from webkv.gpu import Device, open_device
 from webkv.layout import layout_id
-from webkv.layout import layout_id
 from webkv.models.architectures import read_config
 from webkv.models.chat import ChatTemplate
 from webkv.models.config import ModelConfig
