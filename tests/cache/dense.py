@@ -31,8 +31,8 @@ def rotated(x: np.ndarray, positions: np.ndarray, group: LayerGroup) -> np.ndarr
     rope, size = group.rope, group.rope.rotary_dim
     if rope.mode == "none":
         return x
-    angles = rope.angles(positions)
-    turn = np.exp(1j * angles)[:, None, :]
+    table = rope.table(positions).astype(np.float64)
+    turn = (table[..., 0] + 1j * table[..., 1])[:, None, :]
     made = x.astype(np.float64).copy()
     if rope.pairing == "half":
         low, high = made[..., : size // 2].copy(), made[..., size // 2 : size].copy()

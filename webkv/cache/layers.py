@@ -64,7 +64,8 @@ def _shape(config: CacheConfig, group: LayerGroup, layer: int) -> AttentionShape
     mode = "normal" if rope.mode == "inline" and group.window is not None else rope.mode
     try:
         return AttentionShape.of(
-            config.layout(group), layer, q_heads=group.q_heads, rope=mode, rotary_dim=rope.rotary_dim,
+            config.layout(group), layer, q_heads=group.q_heads, rope=mode,
+            rotary_dim=0 if mode == "none" else rope.rotary_dim,
             pairing=rope.pairing, window=group.window or 0, sm_scale=group.head_dim**-0.5,
             softcap=group.softcap, **rules,
         )  # fmt: skip
