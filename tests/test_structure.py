@@ -19,7 +19,8 @@ BELOW = {
     "sampling": {"errors"},
     "models": {"cache", "kernels", "gpu", "layout", "sampling", "errors"},
     "checkpoint": {"models", "cache", "kernels", "gpu", "layout", "sampling", "errors"},
-    "engine": {"models", "cache", "kernels", "gpu", "layout", "sampling", "errors"},
+    "conversation": {"sampling"},
+    "engine": {"conversation", "models", "cache", "kernels", "gpu", "layout", "sampling", "errors"},
 }
 
 

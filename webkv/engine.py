@@ -11,69 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from webkv.cache import PagedKVCache
+from webkv.conversation import Conversation, Journal, Progress, Sampled, TokenEvent
 from webkv.errors import CacheError, CacheFullError, PromptError, WebkvError
 from webkv.models.tokenizer import TextStream, Tokenizer
 from webkv.sampling import Candidates, SamplerState, SamplingParams, needs_full_logits, sample
 
 # A consumer that stops reading pauses its own sequence after this many undelivered tokens.
 _UNREAD_LIMIT = 64
-
-
-@dataclass(frozen=True)
-class TokenEvent:
-    """One generated token: its id, its position in the sequence, and the text it completes (maybe none).
-
-    `finish` is None until the last token: then `stop` (a stop token) or `length`.
-    """
-
-    token: int
-    position: int
-    text: str
-    finish: str | None = None
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A token as the journal keeps it: with the sampler's state after it was drawn."""
-
-    token: int
-    position: int
-    state: SamplerState
-
-
-@dataclass(eq=False)
-class Conversation:
-    """One sequence: all its tokens, of which the first `cached` have their K and V in the cache.
-
-    Tokens up to `prompted` came from outside and go through prefill; later ones were drawn, and go through
-    decode.
-    """
-
-    id: int
-    tokens: list[int] = field(default_factory=list)
-    prompted: int = 0
-    cached: int = 0
-    state: SamplerState | None = None
-
-
-class Journal(Protocol):
-    """What wants to know how a conversation grows, so that it can be resumed."""
-
-    def advanced(self, conversation: Conversation, prefilled: tuple[int, int] | None) -> None:
-        """The cache grew to `conversation.cached` tokens (`prefilled`: by this chunk, else by one decode)."""
-
-    async def commit(self, conversation: Conversation, sampled: Sequence[Sampled]) -> None:
-        """Keep these tokens; returns when they may be shown."""
-
-
-Progress = Callable[[int, int], None]
 
 
 class CausalModel(Protocol):
@@ -104,6 +55,7 @@ class _Job:
     sampled: list[Sampled] = field(default_factory=list)
     made: int = 0
     finish: str | None = None
+    finished: bool = False
     error: WebkvError | None = None
 
     @property
@@ -210,7 +162,7 @@ class Engine:
                     yield job.ready.popleft()
                 if job.error is not None:
                     raise job.error
-                if job.finish is not None:
+                if job.finished:
                     return
                 # Shielded: a cancelled consumer must not leave a step half done for the others.
                 await asyncio.shield(asyncio.ensure_future(self._advance(job)))
@@ -229,6 +181,8 @@ class Engine:
         async with self._turn:
             if not job.ready and job.waiting:
                 await self._step()
+            elif job.sampled:
+                await self._deliver()
 
     async def _step(self) -> None:
         jobs = [job for job in self._jobs if job.waiting]
@@ -300,22 +254,27 @@ class Engine:
         position = len(conversation.tokens)
         conversation.tokens.append(token)
         conversation.state = state
-        job.sampled.append(Sampled(token, position, state))
         job.made += 1
         if token in job.stop:
             job.finish = "stop"
         elif job.made >= job.limit or position + 1 >= self.context:
             job.finish = "length"
+        job.sampled.append(Sampled(token, position, state, job.finish))
 
     async def _deliver(self) -> None:
         """Make the drawn tokens durable, then hand them to their consumers."""
-        jobs = [job for job in self._jobs if job.sampled]
-        kept = [(job, job.journal, job.sampled) for job in jobs if job.journal is not None]
-        await asyncio.gather(*(journal.commit(job.conversation, made) for job, journal, made in kept))
-        for job in jobs:
-            for made in job.sampled:
-                text = "" if made.token in job.stop else job.stream.push(made.token)
-                last = job.finish is not None and made is job.sampled[-1]
-                finish, rest = (job.finish, job.stream.flush()) if last else (None, "")
-                job.ready.append(TokenEvent(made.token, made.position, text + rest, finish))
+        # Taken off first: the step that runs meanwhile draws more.
+        drawn = [(job, job.sampled) for job in self._jobs if job.sampled]
+        for job, _ in drawn:
             job.sampled = []
+        commits = [
+            job.journal.commit(job.conversation, made) for job, made in drawn if job.journal is not None
+        ]
+        await asyncio.gather(*commits)
+        for job, sampled in drawn:
+            for made in sampled:
+                text = "" if made.token in job.stop else job.stream.push(made.token)
+                if made.finish is not None:
+                    text += job.stream.flush()
+                job.ready.append(TokenEvent(made.token, made.position, text, made.finish))
+                job.finished = made.finish is not None

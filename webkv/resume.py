@@ -22,7 +22,7 @@ from typing import Any
 from webkv.checkpoint import Mode, Options, Session, Status, Store
 from webkv.checkpoint.digests import page_digests
 from webkv.checkpoint.transfer import CachePages
-from webkv.engine import Conversation, Progress, Sampled, TokenEvent
+from webkv.conversation import Conversation, Progress, Sampled, TokenEvent
 from webkv.errors import CheckpointError, PromptError
 from webkv.load import Loaded
 from webkv.sampling import SamplerState, SamplingParams
@@ -97,7 +97,7 @@ class Chat:
         except BaseException:
             loaded.engine.close(conversation)
             raise
-        session.request(_request(messages if prompt is None else prompt, params, max_tokens))
+        session.request(_request(prompt if messages is None else messages, params, max_tokens))
         session.prompt(tokens)
         return await cls._restored(loaded, session, conversation)
 
@@ -265,11 +265,11 @@ def _first_tokens(
 
 
 def _request(
-    what: str | Sequence[Mapping[str, str]], params: SamplingParams | None, max_tokens: int
+    what: str | Sequence[Mapping[str, str]] | None, params: SamplingParams | None, max_tokens: int
 ) -> dict[str, Any]:
     if max_tokens < 1:
         raise PromptError(f"max_tokens is {max_tokens}, expected at least 1")
-    kind = {"prompt": what} if isinstance(what, str) else {"messages": [dict(m) for m in what]}
+    kind = {"prompt": what} if isinstance(what, str) else {"messages": [dict(m) for m in what or ()]}
     return {**kind, "params": asdict(params or SamplingParams()), "max_tokens": max_tokens}
 
 
