@@ -67,7 +67,7 @@ def test_unknown_type_is_named() -> None:
 
 
 def test_row_length_that_is_no_multiple_of_a_block_is_named() -> None:
-    with pytest.raises(ModelError, match="Q4_K rows of 640 weights.*multiple of 256"):
+    with pytest.raises(ModelError, match=r"Q4_K rows of 640 weights.*multiple of 256"):
         quant.pack("Q4_K", b"", 1, 640)
 
 

@@ -1,7 +1,7 @@
 """Products of activations with quantised weights, fused with the norm before and the sum or gate after.
 
-All take `step`, a uniform u32x4 with the number of rows n first, and n itself for the grid.  A row's result
-depends on its own row of x alone: not on n, nor on how many rows or tiles a workgroup takes (see matmul.wgsl).
+All take `step`, a uniform u32x4 with the number of rows n first, and n itself for the grid.  A result depends
+on its own row of x alone: not on n, nor on how many rows or tiles a workgroup takes (see matmul.wgsl).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def matmul_add(
     step: Binding,
     n: int,
 ) -> None:
-    """Add W x to the stream; its scaled half becomes the sum times `gain[rows of W]`, the next norm's weight."""
+    """Add W x to the stream; its scaled half becomes the sum times the next norm's weight, `gain[cols]`."""
     constants = {"SCALED": stream.rows * stream.both.cols}
     y = stream.both
     _launch(batch, "store_add", x, weight, y.storage, y.cols, step, n, side=gain, constants=constants)
@@ -133,5 +133,5 @@ def _shape(device: Device, rows: int, halves: int, n: int) -> dict[str, int]:
 
 
 def _most_groups(device: Device) -> int:
-    """Cap on workgroups along the rows of W; they stride over the rest, and a norm is summed once for each."""
+    """Cap on workgroups along the rows of W; they stride over the rest.  Each sums a norm once."""
     return 64 if device.facts.adapter_type == "CPU" else 65535

@@ -1,9 +1,9 @@
 """Quantised weights as the GPU reads them: ggml's blocks taken apart into planes of whole 32-bit words.
 
 ggml's blocks (18 to 210 bytes) are not word-aligned.  Here every matrix is cut into *tiles* of 8 rows and
-*blocks* of 32 columns, and each plane (quants, high bits, scales) is an array `[tile][block]...[8 rows]`: eight
-neighbouring lanes, each with a row of its own, read neighbouring words.  The bits stay as they are in the file,
-so `w` is exactly ggml's dequantised value; Q4_0 and Q5_0 become Q4_1 and Q5_1 with minimum -8 or -16 scales.
+*blocks* of 32 columns, and each plane (quants, high bits, scales) is an array `[tile][block]...[8 rows]`: so
+eight neighbouring lanes, each with a row of its own, read neighbouring words.  The bits stay as in the file, so
+`w` is exactly ggml's dequantised value; Q4_0 and Q5_0 become Q4_1 and Q5_1 with minimum -8 or -16 scales.
 `shaders/quant_<codec>.wgsl` says how each plane is read.
 """
 

@@ -52,7 +52,7 @@ def top_k(
     """The `k` largest of each row of `logits[rows][vocab]` f32, the lower index first among equals.
 
     `picked[rows]`: records of u32: the bits of the whole row's logsumexp (natural base), `k` ids, the bits of
-    `k` logits.  `k` is at most `MOST` and `vocab`.  A NaN counts as -inf.  `blocks`: scratch of `blocks_bytes`.
+    `k` logits.  `k` is at most `MOST` and `vocab`; a NaN counts as -inf.  `blocks`: scratch, `blocks_bytes`.
     """
     assert 1 <= k <= min(MOST, vocab), f"top_k of {k} in {vocab}"
     _block_max(batch, logits, blocks, rows, vocab, with_sum=True)

@@ -72,8 +72,8 @@ class Llama:
     ) -> None:
         """Record the pass over `tokens`, whose forward is open in `cache`; `logits` gets a row per sequence.
 
-        `mode`: "decode" (one token per sequence) or "prefill" (`lengths[i]` tokens of sequence i; None: all of
-        one sequence).  Row i of the logits is that of the last token of sequence i.
+        `mode`: "decode" (one token per sequence) or "prefill" (`lengths[i]` tokens of sequence i; None: all
+        of one sequence).  Row i of the logits is that of the last token of sequence i.
         """
         n, config, weights, step = len(tokens), self.config, self.weights, self._inputs.step
         assert 0 < n <= self.max_rows

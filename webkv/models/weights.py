@@ -20,8 +20,9 @@ Progress = Callable[[int, int], None]
 class LayerWeights:
     """One transformer layer.
 
-    `qkv`: (first column in the fused rows, matrix), one matrix where q, k and v have one type.  `gate_up`: the
-    gate's rows, then up's, in one matrix where they have one type, else one matrix each.  Norms are f32[d_model].
+    `qkv`: (first column in the fused rows, matrix), one matrix where q, k and v have one type.  `gate_up`:
+    the gate's rows, then up's, in one matrix where they have one type, else one matrix each.  Norms are
+    f32[d_model].
     """
 
     attn_norm: wgpu.GPUBuffer
