@@ -21,11 +21,11 @@ async def resume(store: Store, model: Identity) -> tuple[ToyEngine, str]:
     return engine, plan.report
 
 
-def crash(engine: ToyEngine) -> None:
+async def crash(engine: ToyEngine) -> None:
     """Let go of the lock as a dead process would; what is not committed is lost."""
-    engine.session.store._held.clear()
     engine.session._journal.close()
     engine.session._pages.close()
+    await engine.session._held.aclose()
 
 
 async def whole(model: Identity, length: int, count: int) -> ToyEngine:
@@ -45,7 +45,7 @@ async def test_a_resumed_run_equals_the_uninterrupted_one(kind: str, length: int
         engine = await begin(store, model)
         await engine.turn(prompt(1, length), stop)
         await engine.session.flush()
-        crash(engine)
+        await crash(engine)
         engine, report = await resume(store, model)
         computed = length + stop - 1
         left = computed - min(computed // PAGE * PAGE, (length + stop - 1) // PAGE * PAGE)
@@ -174,7 +174,8 @@ async def test_damaged_page_bytes_cost_recompute_and_are_written_anew() -> None:
     expected = engine.cache.image()
     for key in await store.keys("p/"):
         kept = await store.get(key)
-        assert kept is not None
+        if kept is None:
+            continue  # left the window when the session before went on
         await store.commit({key: kept[:5] + b"\x01" + kept[6:]})
         again, _ = await resume(store, model)
         assert again.tokens == engine.tokens

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from webkv.checkpoint.identity import Identity
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key, index_key, page_key
-from webkv.checkpoint.refs import PageId, release, stored_page_bytes
+from webkv.checkpoint.refs import PageId, release, stored_page_bytes, sweep
 from webkv.checkpoint.stores import Store, payload_bytes
 from webkv.errors import DamageError, StoreFullError
 
@@ -90,6 +90,7 @@ class Blobs:
                 if there.get(page) == ref:
                     del there[page]
         self.bytes_written += payload_bytes(puts)
+        await sweep(self.store, dropped.values())
         return refs
 
     async def _commit(self, puts: Mapping[str, bytes], deletes: list[str]) -> None:

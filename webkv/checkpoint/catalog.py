@@ -10,7 +10,7 @@ from webkv.checkpoint.blobs import digest_of
 from webkv.checkpoint.journal import walk
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
 from webkv.checkpoint.record import Kind, pack_json, seal, seed_of, unpack_json, unseal
-from webkv.checkpoint.refs import PageId, page_refs, release
+from webkv.checkpoint.refs import PageId, page_refs, release, sweep
 from webkv.checkpoint.stores import Store, items
 from webkv.errors import DamageError, StoreBusyError
 
@@ -66,6 +66,7 @@ async def delete(store: Store, session: str) -> None:
         gone = await release(store, session, refs)
         rows = await store.keys(f"s/{session}/")
         await store.commit({}, [*gone, *rows, f"m/{session}"])
+        await sweep(store, refs.values())
 
 
 async def evict(store: Store, nbytes: int, keep: str = "") -> int:
@@ -100,6 +101,7 @@ async def _evict(store: Store, session: str, nbytes: int) -> int:
             freed += ref.nbytes
     if freed:
         await store.commit({}, await release(store, session, chosen))
+        await sweep(store, chosen.values())
     return freed
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from webkv.checkpoint.record import DIGEST_BYTES, Row, Token, decode, encode, seal, seed_of, unseal
+from webkv.checkpoint.record import DIGEST_BYTES, Request, Row, Token, decode, encode, seal, seed_of, unseal
 from webkv.checkpoint.stores import Store, items, payload_bytes
 from webkv.checkpoint.transcript import Transcript
 from webkv.errors import CheckpointError, DamageError, StoreError
@@ -58,24 +58,43 @@ class Walked:
 async def walk(store: Store, session: str) -> Walked:
     """Read a journal up to the first row that is damaged or does not follow.
 
-    Raises `CheckpointError` if there is no such session, `DamageError` if not even its first row is whole.
+    A last request whose prompt did not come with it is left out: its turn has not begun.  Raises
+    `CheckpointError` if there is no such session, `DamageError` if not even its first row is whole, or if it
+    is a branch that was not written whole.
     """
     found = await items(store, f"s/{session}/j/")
     if not found:
         raise CheckpointError(f"there is no session {session!r}")
-    transcript, seed = Transcript(), first_seed(session)
+    transcript, seeds, damage = Transcript(), [first_seed(session)], None
+    row: Row | None = None
     for number, (key, data) in enumerate(found):
         try:
-            if key != row_key(session, number):
-                raise DamageError(f"row {number}: missing, found {key} instead")
-            what = f"row {number}"
-            transcript.apply(decode(*unseal(data, seed, number, what), what))
+            row = _follow(transcript, session, number, key, data, seeds[-1])
         except DamageError as error:
-            if number == 0:
-                raise DamageError(f"session {session!r}: {error}") from None
-            return Walked(transcript, number, seed, tuple(key for key, _ in found[number:]), str(error))
-        seed = data[-DIGEST_BYTES:]
-    return Walked(transcript, len(found), seed)
+            damage = str(error)
+            break
+        seeds.append(data[-DIGEST_BYTES:])
+    if isinstance(row, Request):
+        transcript.drop_request()
+        seeds.pop()
+    whole = transcript.facts.get("branched_at", 0)
+    if transcript.identity is None or (isinstance(whole, int) and transcript.longest < whole):
+        raise DamageError(f"session {session!r}: {damage or f'the branch at {whole} was not written whole'}")
+    rows = len(seeds) - 1
+    return Walked(transcript, rows, seeds[-1], tuple(key for key, _ in found[rows:]), damage)
+
+
+def _follow(transcript: Transcript, session: str, number: int, key: str, data: bytes, seed: bytes) -> Row:
+    """Check a row and apply it."""
+    what = f"row {number}"
+    if key != row_key(session, number):
+        raise DamageError(f"{what}: missing, found {key} instead")
+    row = decode(*unseal(data, seed, number, what), what)
+    try:
+        transcript.apply(row)
+    except DamageError as error:
+        raise DamageError(f"{what}: {error}") from None
+    return row
 
 
 def as_store_error(error: Exception) -> StoreError:
@@ -187,7 +206,7 @@ class Journal:
         if self._pending:
             self._start()
         if self._task is not None:
-            await asyncio.shield(self._task)
+            await asyncio.wait({self._task}, timeout=self.patience)
 
     def close(self) -> None:
         """Stop trying again."""

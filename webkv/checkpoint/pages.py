@@ -95,8 +95,11 @@ class PageWriter:
         self._modes = modes
         if self.error is None:
             self._export_missing()
-            kept = set(self._needed())
-            self.drop(page for page in self.refs if page not in kept)
+            self._drop_unneeded()
+
+    def _drop_unneeded(self) -> None:
+        kept = set(self._needed())
+        self.drop(page for page in self.refs if page not in kept)
 
     def truncate(self, length: int) -> None:
         """Tokens from `length` on were taken back: their pages are stored for nothing."""
@@ -214,6 +217,7 @@ class PageWriter:
     async def _store(self, batch: list[_Export]) -> None:
         try:
             self.refs |= await self._blobs.commit(await self._ready(batch))
+            self._drop_unneeded()
             self._retry.reset()
             if self.error is not None:
                 self.error = None
@@ -232,6 +236,8 @@ class PageWriter:
         ready = []
         for export in batch:
             data = await export.data
+            if export.page not in self._needed():
+                continue
             digest = await digest_of(data)
             if self._active.get(export.page) is export:
                 ready.append(FullPage(export.page, export.chain, export.variant, export.modes, data, digest))

@@ -202,6 +202,11 @@ class Pages:
         )
 
 
+def without_pages(transcript: Transcript) -> Plan:
+    """The plan that imports nothing."""
+    return Plan((), 0, transcript.computed, _steps(transcript, 0))
+
+
 def _in_order(groups: tuple[Group, ...], blocks: int, size: int) -> list[tuple[int, Group]]:
     """The pages needed after `blocks` full blocks: unwindowed groups first, since they decide more."""
     ordered = sorted(groups, key=lambda group: group.window is not None)

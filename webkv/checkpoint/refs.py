@@ -33,22 +33,37 @@ async def release(
 ) -> list[str]:
     """The keys to delete so that `session` lets go of `pages`: with the bytes, where nobody else has them.
 
-    `kept`: digests that are about to be referred to.
+    `kept`: digests that are about to be referred to.  Call `sweep` after the commit.
     """
     deletes = []
     mine: dict[bytes, set[str]] = {}
     for (group, block), ref in pages.items():
         deletes.append(page_key(session, group, block))
         mine.setdefault(ref.digest, set()).add(holder_key(ref.digest, session, group, block))
-    for digest, holders in mine.items():
+    for holders in mine.values():
         deletes += sorted(holders)
-        if digest not in kept and holders >= set(await store.keys(f"r/{digest.hex()}/")):
-            deletes.append(blob_key(digest))
-    freed = set(deletes)
-    for ref in pages.values():
-        if blob_key(ref.digest) in freed and ref.digest in (await store.get(index_key(ref.chain)) or b""):
-            deletes.append(index_key(ref.chain))
-    return deletes
+    return deletes + await _unheld(store, [ref for ref in pages.values() if ref.digest not in kept], mine)
+
+
+async def sweep(store: Store, pages: Collection[PageRef]) -> None:
+    """Delete the bytes of released pages if two holders let go at once, each seeing the other."""
+    gone = await _unheld(store, pages, {})
+    if gone:
+        await store.commit({}, gone, "relaxed")
+
+
+async def _unheld(store: Store, refs: Collection[PageRef], but: Mapping[bytes, Collection[str]]) -> list[str]:
+    """Keys of the bytes, and of their index entries, that no keys but those `but` hold."""
+    keys: dict[str, None] = {}
+    for ref in refs:
+        blob, index = blob_key(ref.digest), index_key(ref.chain)
+        if not set(await store.keys(f"r/{ref.digest.hex()}/")) <= set(but.get(ref.digest, ())):
+            continue
+        if await store.keys(blob):
+            keys[blob] = None
+        if ref.digest in (await store.get(index) or b""):
+            keys[index] = None
+    return list(keys)
 
 
 async def stored_page_bytes(store: Store) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Self
@@ -14,9 +14,10 @@ from webkv.checkpoint.identity import Identity
 from webkv.checkpoint.journal import Journal, Walked, first_seed, row_key, walk
 from webkv.checkpoint.pages import PageSource, PageWriter
 from webkv.checkpoint.record import Computed, End, Header, Mode, Prompt, Request, Row, Token, Truncate
-from webkv.checkpoint.recover import Pages, PageTarget, Plan
+from webkv.checkpoint.recover import Pages, PageTarget, Plan, without_pages
+from webkv.checkpoint.refs import PageId
 from webkv.checkpoint.status import Options, Status
-from webkv.checkpoint.stores import Store
+from webkv.checkpoint.stores import PatientStore, Store
 from webkv.checkpoint.transcript import Transcript
 from webkv.errors import CheckpointError, DamageError, StoreBusyError, StoreError
 
@@ -32,7 +33,7 @@ class Session:
     def __init__(
         self, store: Store, session: str, identity: Identity, walked: Walked, options: Options
     ) -> None:
-        self.store = store
+        self.store = PatientStore(store, options.patience)
         self.id = session
         self.identity = identity
         self.transcript = walked.transcript
@@ -47,7 +48,7 @@ class Session:
             store, session, walked, relaxed=options.relaxed, patience=options.patience, changed=self._tell
         )
         self._pages = PageWriter(
-            store, session, identity, cap=options.cap, make_room=self._make_room, changed=self._tell
+            self.store, session, identity, cap=options.cap, make_room=self._make_room, changed=self._tell
         )
 
     @classmethod
@@ -72,7 +73,7 @@ class Session:
         )
         await made._hold()
         try:
-            if id and await _exists(store, id):
+            if id and await _exists(made.store, id):
                 raise CheckpointError(f"session {id!r} exists")
             header = Header(identity, {"created": made._created, **(facts or {})})
             made._append(header)
@@ -100,7 +101,7 @@ class Session:
         _check_id(id)
         async with AsyncExitStack() as held:
             await _lock(held, store, id)
-            walked = await walk(store, id)
+            walked = await walk(PatientStore(store, (options or Options()).patience), id)
             theirs = walked.transcript.identity
             assert theirs is not None
             kept = replace(theirs, namespace=identity.namespace, tokenizer=identity.tokenizer)
@@ -215,6 +216,11 @@ class Session:
         return Status(state, lag, reason, needed, len(self._pages.refs), self._pages.pending)
 
     @property
+    def stored(self) -> Set[PageId]:
+        """The pages, as (layer group, block), that the store holds."""
+        return self._pages.refs.keys()
+
+    @property
     def bytes_written(self) -> tuple[int, int]:
         """Bytes of keys and values given to the store for rows, and for pages."""
         return self._journal.bytes_written, self._pages.bytes_written
@@ -240,19 +246,25 @@ class Session:
     async def restore(self, target: PageTarget) -> Plan:
         """Bring stored pages into an empty sequence; returns what was done and what is left to compute.
 
-        A page that is damaged or missing costs computing its tokens again.  Raises `CacheError` if the cache
-        has no room (it says what is needed), `StoreError` if the store fails; the sequence is empty then.
+        A page that is damaged or missing costs computing its tokens again, and a store that fails costs
+        computing all.  Raises `CacheError` if the cache has no room, saying what is needed; the sequence is
+        empty then.
         """
         while True:
-            plan = await self.plan()
+            try:
+                plan = await self.plan()
+            except StoreError:
+                return without_pages(self.transcript)
             if not plan.pages:
                 return plan
             target.reserve(plan.imported)
             try:
                 async for (group, block), data in self._reader.read(plan):
                     target.write(group, block, data)
-            except DamageError:
+            except (DamageError, StoreError) as error:
                 target.cancel()
+                if isinstance(error, StoreError):
+                    return without_pages(self.transcript)
                 self._pages.condemn(self._bad)
                 continue
             except BaseException:
@@ -271,12 +283,12 @@ class Session:
         assert 0 <= position <= len(self.transcript.tokens), position
         facts = {**self.transcript.facts, "created": time.time(), "parent": self.id, "branched_at": position}
         child = await Session.create(
-            self.store, self.identity, id=id, facts=facts, options=options or self._options
+            self.store.inner, self.identity, id=id, facts=facts, options=options or self._options
         )
         full = position // self.identity.page_tokens
         child._pages.adopt({page: ref for page, ref in self._pages.refs.items() if page[1] < full})
         for row in self.transcript.rows(position):
-            child._append(row)
+            child._append(row)  # nothing is awaited since the header: all rows go in one commit
         return child
 
 

@@ -16,15 +16,18 @@ Keys in use (all written by this room):
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from webkv.errors import StoreBusyError, StoreFullError
+from webkv.errors import StoreBusyError, StoreError, StoreFullError
+
+T = TypeVar("T")
 
 Durability = Literal["strict", "relaxed"]
 DURABILITIES: tuple[Durability, ...] = ("strict", "relaxed")
@@ -77,6 +80,48 @@ async def items(store: Store, prefix: str) -> list[tuple[str, bytes]]:
 def payload_bytes(puts: Mapping[str, bytes]) -> int:
     """Bytes of keys and values that a commit of `puts` hands to a store."""
     return sum(len(key) + len(value) for key, value in puts.items())
+
+
+async def answered(operation: Awaitable[T], patience: float) -> T:
+    """The result of a store's operation; `StoreError` if it takes more than `patience` seconds.
+
+    The operation is left alone then, not cancelled: it may still happen.
+    """
+    task = asyncio.ensure_future(operation)
+    done, _ = await asyncio.wait({task}, timeout=patience)
+    if not done:
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+        raise StoreError(f"the store has not answered for {patience:g} s")
+    return task.result()
+
+
+class PatientStore:
+    """A `Store` whose operations raise `StoreError` when they take more than `patience` seconds."""
+
+    def __init__(self, store: Store, patience: float) -> None:
+        self.inner = store
+        self.patience = patience
+
+    async def get(self, key: str) -> bytes | None:
+        return await answered(self.inner.get(key), self.patience)
+
+    async def keys(self, prefix: str) -> list[str]:
+        return await answered(self.inner.keys(prefix), self.patience)
+
+    async def items(self, prefix: str) -> list[tuple[str, bytes]]:
+        """All `(key, value)` under `prefix`, sorted by key."""
+        return await answered(items(self.inner, prefix), self.patience)
+
+    async def commit(
+        self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), durability: Durability = "strict"
+    ) -> None:
+        await answered(self.inner.commit(puts, deletes, durability), self.patience)
+
+    def lock(self, name: str) -> AbstractAsyncContextManager[None]:
+        return self.inner.lock(name)
+
+    async def estimate(self) -> tuple[int, int | None]:
+        return await answered(self.inner.estimate(), self.patience)
 
 
 class MemoryStore:

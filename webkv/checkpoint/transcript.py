@@ -40,6 +40,8 @@ class Transcript:
         self.sampled: dict[int, Token] = {}
         self.modes = bytearray()
         self.end: str | None = None
+        self.longest = 0
+        self._end_before: str | None = None
 
     @property
     def computed(self) -> int:
@@ -65,6 +67,7 @@ class Transcript:
                 raise DamageError(f"found a {type(row).__name__.lower()} row, expected a header first")
             case Request(data):
                 self.requests.append((len(self.tokens), data))
+                self._end_before = self.end
                 self.end = None
             case Prompt(start, ids):
                 self._prompt(start, ids)
@@ -76,6 +79,12 @@ class Transcript:
                 self._truncate(length)
             case End(reason):
                 self.end = reason
+        self.longest = max(self.longest, len(self.tokens))
+
+    def drop_request(self) -> None:
+        """Forget the last row, a request."""
+        self.requests.pop()
+        self.end = self._end_before
 
     def _header(self, row: Header) -> None:
         self.identity = row.identity
