@@ -56,8 +56,10 @@ const work = (what, fields) => {
 const showStep = ({ what, done, total, unit }) => {
   find("step").hidden = done >= total;
   find("step-what").textContent = what;
-  find("bar").value = total ? done / total : 0;
-  find("step-amount").textContent = unit === "bytes" ? `${size(done)} of ${size(total)}` : `${done} of ${total}`;
+  if (total === undefined) find("bar").removeAttribute("value"); // it takes as long as it takes
+  else find("bar").value = total ? done / total : 0;
+  if (total === undefined) find("step-amount").textContent = "";
+  else find("step-amount").textContent = unit === "bytes" ? `${size(done)} of ${size(total)}` : `${done} of ${total}`;
 };
 
 const chooseModel = ({ offered, kept }) => {
@@ -168,6 +170,7 @@ const failed = ({ during, kind, text, fatal }) => {
   busy = false;
   if (kind === "DeviceLostError") return restart("The GPU was lost");
   chat.stopped();
+  find("step").hidden = true;
   const next = advice(kind);
   const actions = { Close: () => {} };
   if (fatal || during === "start") actions["Try again"] = () => restart("", true);
@@ -227,8 +230,15 @@ const events = {
     find("resumed").hidden = true;
   },
   prefill: ({ done, total }) => showStep({ what: "reading the prompt", done, total, unit: "tokens" }),
-  answering: () => (chat.answer(), settle()),
-  token: ({ text }) => chat.add(text),
+  answering: () => {
+    chat.answer();
+    settle();
+    showStep({ what: "reading the prompt; the first one also compiles the GPU's programs" });
+  },
+  token: ({ text }) => {
+    find("step").hidden = true;
+    chat.add(text);
+  },
   answered: (event) => (chat.end(event), settle()),
   pages: ({ groups }) => showPages(find("pages"), groups),
   error: failed,

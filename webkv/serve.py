@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from io import BytesIO
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from webkv.errors import SiteError
-from webkv.site import Site, file_digest
+from webkv.site import Site
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -28,6 +27,7 @@ _TYPES = {
     ".whl": "application/zip",
     ".zip": "application/zip",
 }
+_CHUNK = 1 << 20
 # Cross-origin isolation gives the page 5 us timers; nothing else here needs it.
 _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -39,29 +39,55 @@ _HEADERS = {
 }
 
 
-class Pages:
-    """What is served under which path: a `Site`, model files, and extra folders or bytes."""
+class Joined:
+    """Part files read as if they were one; what `find` gives for anything on disk."""
 
-    def __init__(self, site: Site, models: Mapping[str, Path] | None = None) -> None:
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+        self._sizes = [file.stat().st_size for file in self.files]
+        self.size = sum(self._sizes)
+
+    @property
+    def tag(self) -> str:
+        """Changes when a file does."""
+        return f"{max(file.stat().st_mtime_ns for file in self.files):x}-{self.size:x}"
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes from `begin` to `end`, some at a time."""
+        for file, size in zip(self.files, self._sizes, strict=True):
+            if begin < size and end > 0:
+                with file.open("rb") as opened:
+                    opened.seek(max(begin, 0))
+                    left = min(end, size) - max(begin, 0)
+                    while left > 0 and (chunk := opened.read(min(left, _CHUNK))):
+                        left -= len(chunk)
+                        yield chunk
+            begin, end = begin - size, end - size
+
+
+class Pages:
+    """What is served under which path: a `Site`, models (a file or its parts), more folders and bytes."""
+
+    def __init__(self, site: Site, models: Mapping[str, Sequence[Path]] | None = None) -> None:
         self.site = site
-        self.models = dict(models or {})
         self.folders: dict[str, Path] = {"": site.web}
         if site.pyodide is not None:
             self.folders["pyodide"] = site.pyodide
-        self.files = {f"wheels/{wheel.name}": wheel for wheel in site.wheels}
-        self.files |= {f"models/{name}": file for name, file in self.models.items()}
-        self.made: dict[str, bytes] = {"manifest.json": self._manifest()}
+        self.files = {f"wheels/{wheel.name}": Joined([wheel]) for wheel in site.wheels}
+        manifest = {**site.manifest(), "models": [self._model(*each) for each in (models or {}).items()]}
+        self.made: dict[str, bytes] = {"manifest.json": json.dumps(manifest).encode()}
 
-    def _manifest(self) -> bytes:
-        models = []
-        for name, file in self.models.items():
-            if not file.is_file():
-                raise SiteError(f"no such model file: {file}")
-            facts = {"name": name, "size": file.stat().st_size, "sha256": file_digest(file)}
-            models.append({**facts, "file": f"models/{name}"})
-        return json.dumps({**self.site.manifest(), "models": models}).encode()
+    def _model(self, name: str, files: Sequence[Path]) -> dict[str, Any]:
+        missing = [str(file) for file in files if not file.is_file()]
+        if missing:
+            raise SiteError(f"no such model file: {', '.join(missing)}")
+        self.files[f"models/{name}"] = found = Joined(files)
+        sha = hashlib.sha256()
+        for chunk in found.chunks(0, found.size):
+            sha.update(chunk)
+        return {"name": name, "file": f"models/{name}", "size": found.size, "sha256": sha.hexdigest()}
 
-    def find(self, path: str) -> Path | bytes | None:
+    def find(self, path: str) -> Joined | bytes | None:
         """The file or bytes of a URL path, None if there is none.  Nothing outside the folders is reached."""
         name = unquote(urlsplit(path).path).lstrip("/") or "index.html"
         found = self.made.get(name) or self.files.get(name)
@@ -70,18 +96,17 @@ class Pages:
         first, _, rest = name.partition("/")
         folder, inside = (self.folders[first], rest) if first in self.folders else (self.folders[""], name)
         file = (folder / inside).resolve()
-        return file if file.is_relative_to(folder.resolve()) and file.is_file() else None
+        return Joined([file]) if file.is_relative_to(folder.resolve()) and file.is_file() else None
 
 
-def _size_and_tag(found: Path | bytes) -> tuple[int, str]:
+def _size_and_tag(found: Joined | bytes) -> tuple[int, str]:
     """Size in bytes and HTTP entity tag: with one, a browser keeps its compiled form of the WebAssembly."""
     if isinstance(found, bytes):
         return len(found), f'"{hashlib.sha256(found).hexdigest()[:16]}"'
-    facts = found.stat()
-    return facts.st_size, f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'
+    return found.size, f'"{found.tag}"'
 
 
-class Handler(SimpleHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     """Sends what `Pages.find` finds, whole or one range of it."""
 
     protocol_version = "HTTP/1.1"
@@ -89,7 +114,6 @@ class Handler(SimpleHTTPRequestHandler):
 
     def __init__(self, pages: Pages, *arguments: Any) -> None:
         self._pages = pages
-        self._left = 0
         super().__init__(*arguments)
 
     def end_headers(self) -> None:
@@ -101,23 +125,35 @@ class Handler(SimpleHTTPRequestHandler):
         if not self.quiet:
             super().log_message(format, *arguments)
 
-    def send_head(self) -> BinaryIO | None:
+    def do_GET(self) -> None:
+        body = self._head()
+        try:
+            for chunk in body:
+                self.wfile.write(chunk)
+        except (BrokenPipeError, ConnectionResetError):  # the page was closed
+            self.close_connection = True
+
+    def do_HEAD(self) -> None:
+        self._head()
+
+    def _head(self) -> Iterable[bytes]:
+        """Send status and headers; what is to follow them."""
         found = self._pages.find(self.path)
         if found is None:
-            self.send_error(HTTPStatus.NOT_FOUND, f"no such file: {self.path}")
-            return None
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return ()
         size, tag = _size_and_tag(found)
         if self.headers.get("If-None-Match") == tag:
             self.send_response(HTTPStatus.NOT_MODIFIED)
             self.end_headers()
-            return None
+            return ()
         begin, end = self._wanted(size)
         if begin >= end and size:
             self.send_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             self.send_header("Content-Range", f"bytes */{size}")
             self.send_header("Content-Length", "0")
             self.end_headers()
-            return None
+            return ()
         part = end - begin != size
         self.send_response(HTTPStatus.PARTIAL_CONTENT if part else HTTPStatus.OK)
         suffix = Path(urlsplit(self.path).path).suffix or ".html"
@@ -127,10 +163,7 @@ class Handler(SimpleHTTPRequestHandler):
         if part:
             self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         self.end_headers()
-        self._left = end - begin
-        opened: BinaryIO = BytesIO(found) if isinstance(found, bytes) else found.open("rb")
-        opened.seek(begin)
-        return opened
+        return [found[begin:end]] if isinstance(found, bytes) else found.chunks(begin, end)
 
     def _wanted(self, size: int) -> tuple[int, int]:
         """The half-open range asked for; the whole file without a (single, absolute) range."""
@@ -138,15 +171,6 @@ class Handler(SimpleHTTPRequestHandler):
         if match is None:
             return 0, size
         return int(match[1]), min(int(match[2]) + 1 if match[2] else size, size)
-
-    def copyfile(self, source: Any, outputfile: Any) -> None:
-        while self._left and (chunk := source.read(min(self._left, 1 << 20))):
-            try:
-                outputfile.write(chunk)
-            except (BrokenPipeError, ConnectionResetError):  # the page was closed
-                self.close_connection = True
-                return
-            self._left -= len(chunk)
 
 
 def open_server(pages: Pages, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPServer:

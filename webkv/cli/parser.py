@@ -56,7 +56,20 @@ def make_parser() -> argparse.ArgumentParser:
     demo = command("demo", "demo:demo", "Generate, kill, resume, and compare tokens and page bytes.")
     _add_model(demo)
     demo.add_argument("--max-tokens", type=int, default=60, metavar="N", help="tokens to generate (60)")
+    _serve(command)
     return parser
+
+
+def _serve(command: Callable[..., argparse.ArgumentParser]) -> None:
+    serve = command("serve", "serve:serve", "Serve the chat page, which runs webkv in the browser.")
+    serve.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=int, default=8000, metavar="N", help="port; 0 takes a free one (8000)")
+    serve.add_argument(
+        "--model", action="append", default=[], metavar="FILE",
+        help="offer this GGUF file, or smollm2 or gemma3; may be repeated (default: all installed)",
+    )  # fmt: skip
+    serve.add_argument("--cdn", action="store_true", help="let the page take Pyodide from its CDN")
+    serve.add_argument("--out", type=Path, metavar="FOLDER", help="write the page to a folder instead")
 
 
 def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
