@@ -2,17 +2,14 @@
 //
 //   step  x: rows n          x, y  [n][K] f32          weight  [K]
 //
-// One workgroup = one row; each of 64 lanes sums every 64th element, so a row does not depend on the others.
+// One workgroup = one row.
 override K: u32;
-override EPS: f32;
+#import rms
 
 @group(0) @binding(0) var<uniform> step: vec4<u32>;
 @group(0) @binding(1) var<storage, read> x: array<f32>;
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read_write> y: array<f32>;
-
-const LANES = 64u;
-var<workgroup> partial: array<f32, LANES>;
 
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
@@ -21,18 +18,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var k = lane; k < K; k += LANES) {
     s = fma(x[row + k], x[row + k], s);
   }
-  partial[lane] = s;
-  for (var half = LANES / 2; half > 0; half = half / 2) {
-    workgroupBarrier();
-    if (lane < half) {
-      partial[lane] += partial[lane + half];
-    }
-  }
-  workgroupBarrier();
+  let scale = inverse_rms(lane, s);
   if (group.x >= step.x) {
     return;
   }
-  let scale = inverseSqrt(partial[0] / f32(K) + EPS);
   for (var k = lane; k < K; k += LANES) {
     y[row + k] = x[row + k] * scale * weight[k];
   }

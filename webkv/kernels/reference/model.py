@@ -20,6 +20,20 @@ def rms_norm(rows: Floats, weight: Floats, eps: float) -> Floats:
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
 
 
+def norm_add(x: Floats, weight: Floats, y: Floats, eps: float) -> Floats:
+    """y + rms_norm(x)."""
+    return y + rms_norm(x, weight, eps)
+
+
+def head_norm(rows: Floats, weights: Floats, q_heads: int, kv_heads: int, eps: float) -> Floats:
+    """Fused rows, each query head normed with `weights[0]` and each key head with `weights[1]`."""
+    n, dim = len(rows), weights.shape[1]
+    keys, values = q_heads * dim, (q_heads + kv_heads) * dim
+    q = rms_norm(rows[:, :keys].reshape(n, -1, dim), weights[0], eps).reshape(n, -1)
+    k = rms_norm(rows[:, keys:values].reshape(n, -1, dim), weights[1], eps).reshape(n, -1)
+    return np.concatenate([q, k, rows[:, values:]], axis=1)
+
+
 def matmul(x: Floats, weight: Floats) -> Floats:
     """`[n][rows of weight]`: x times the transpose of weight."""
     return x.astype(np.float64) @ weight.astype(np.float64).T
