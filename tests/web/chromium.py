@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -33,6 +35,15 @@ def executable() -> str:
     """The browser: `$WEBKV_CHROMIUM`, else the system's Chromium or Chrome; empty if there is none."""
     names = (os.environ.get("WEBKV_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if name and (found := shutil.which(name))), "")
+
+
+def missing() -> str:
+    """What a test that drives a browser lacks here; empty if nothing."""
+    if sys.platform == "emscripten":
+        return "drives a browser from outside"
+    if not executable():
+        return "Chromium is not installed (or name one in $WEBKV_CHROMIUM)"
+    return "" if importlib.util.find_spec("playwright") else "playwright is not installed"
 
 
 @contextmanager
