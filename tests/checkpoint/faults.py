@@ -101,7 +101,7 @@ class Script:
         self.model = model
         self.options = options
         self.live: list[Session] = []
-        self.shown: dict[str, list[int]] = {"a": [], "b": []}
+        self.shown: dict[str, dict[int, int]] = {"a": {}, "b": {}}
         self.statuses: list[str] = []
 
     async def run(self) -> dict[str, ToyEngine]:
@@ -154,5 +154,5 @@ class Script:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def delete_branch(self) -> None:
-        self.shown["b"] = []
+        self.shown["b"].clear()
         await delete(PatientStore(self.store, self.options.patience), "b")

@@ -129,7 +129,7 @@ class ToyEngine:
         self.cache = ToyCache(session.identity)
         self.chunk = chunk
         self.next: int | None = None
-        self.shown: list[int] = []
+        self.shown: dict[int, int] = {}
 
     @property
     def tokens(self) -> list[int]:
@@ -172,7 +172,7 @@ class ToyEngine:
             ticket = self.session.token(self.next, b"state%d" % len(self.tokens), b"%d " % self.next)
             self.cache.slide()
             await self.session.durable(ticket)
-            self.shown.append(self.tokens[-1])
+            self.shown[len(self.tokens) - 1] = self.tokens[-1]
         if self.session.transcript.end is None:
             await self.session.durable(self.session.end("length"))
 

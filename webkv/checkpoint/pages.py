@@ -14,7 +14,7 @@ from typing import Protocol
 from webkv.checkpoint.blobs import Blobs, FullPage, MakeRoom, digest_of
 from webkv.checkpoint.identity import Identity
 from webkv.checkpoint.journal import Retry, as_store_error
-from webkv.checkpoint.prefix import Chains, PageRef, variants
+from webkv.checkpoint.prefix import Chains, PageRef, blob_key, variants
 from webkv.checkpoint.refs import PageId, page_refs
 from webkv.checkpoint.stores import Store
 from webkv.errors import DeviceError, StoreError
@@ -131,14 +131,15 @@ class PageWriter:
         self.drop(page for page, ref in self.refs.items() if ref.digest in self._blobs.condemned)
 
     async def load(self, tokens: Sequence[int]) -> None:
-        """Read the references of a stored session; those not for these tokens go with the next commit."""
+        """Read the references of a stored session; those not usable go with the next commit."""
         self.chains.extend(tokens)
         found, damaged = await page_refs(self.store, self.session)
         self._blobs.junk.update(damaged)
+        there = set(await self.store.keys("p/")) if found else set()
         for page, ref in found.items():
             keys = self.chains.keys.get(page[0], [])
             fits = page[1] < len(keys) and keys[page[1]] == ref.chain
-            (self.refs if fits else self._blobs.dropped)[page] = ref
+            (self.refs if fits and blob_key(ref.digest) in there else self._blobs.dropped)[page] = ref
 
     async def room(self) -> None:
         """Wait while as many bytes are on their way as may be; how a fast prefill waits for a slow store."""
