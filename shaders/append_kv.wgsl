@@ -1,7 +1,7 @@
 // Rotate queries in place (RoPE), and write rotated keys, and values, of new tokens to pages.
 //   rows[n][(Q_HEADS + KEY_HEADS) * HEAD_DIM + VALUE_HEADS * V_DIM] f32; n: the import at `tokens`
 //   positions[n]: page * PAGE_TOKENS + slot, or -1 to write nothing.
-// One lane = one head of one token; grid: enough workgroups for n * (Q_HEADS + KEY_HEADS + VALUE_HEADS) lanes.
+// One lane = one head of one token; grid: workgroups for n * (Q_HEADS + KEY_HEADS + VALUE_HEADS) lanes.
 #import page_strides
 @group(0) @binding(0) var<storage, read_write> rows: array<f32>;
 @group(0) @binding(1) var<storage, read_write> pages: array<u32>;

@@ -1,4 +1,4 @@
-// Rotary position embedding of the first ROTARY_DIM dims: pair i is dims i * PAIR_STEP and PAIR_APART after it.
+// RoPE of the first ROTARY_DIM dims: pair i is dim i * PAIR_STEP and the one PAIR_APART after it.
 //   rope_table[n][ROTARY_DIM / 2] pairs (cos, sin).  ROTATE_KEYS false: keys stay as they are.
 @group(0) @binding(4) var<storage, read> rope_table: array<vec2<f32>>;
 override ROTARY_DIM: u32;

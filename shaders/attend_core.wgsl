@@ -1,6 +1,6 @@
 // What both attention kernels share: one tile of TILE key slots for ROWS query rows of one KV head.
 //   score = q k^T * SM_SCALE, softcapped; p = 2^(score * log2 e - m); acc = acc * 2^(m_old - m) + p v
-// A lane scores 8 neighbouring slots for every row; then it owns 8 dims of v in each STREAMS-th quad of slots.
+// A lane scores 8 neighbouring slots for every row; then it owns 8 dims of v in every STREAMS-th 4 slots.
 // Indices of private arrays are constants once functions are inlined, so the arrays become registers.
 const TILE: i32 = 256;
 const SCORERS: u32 = 32;  // TILE / 8 lanes
@@ -18,11 +18,10 @@ override STREAMS: u32 = max(LANES / CHUNKS, 1u);
 
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
 
-var<workgroup> weight: array<vec4<f32>, 512>;  // [row][quad of slots]; at the end [row][half][lane]
+var<workgroup> weight: array<vec4<f32>, 512>;  // [row][quad of slots]; at the end [row % 4][half][lane]
 var<workgroup> partial: array<f32, 256>;       // [row][scorer]
-var<workgroup> best: array<f32, 8>;            // m of each row, in units of log2
-var<workgroup> fade: array<f32, 8>;            // 2^(m_old - m); at the end the sum of p
-var<private> record: array<u32, 8>;            // the (row, query head) number a row is stored at, or NO_RECORD
+var<workgroup> state: array<vec2<f32>, 8>;     // each row's m, in units of log2, and 2^(m_old - m)
+var<private> record: array<u32, 8>;            // (row, query head) number to store a row at, or NO_RECORD
 var<private> query: array<u32, 8>;             // where a row's query starts, in vec4
 var<private> first_key: array<i32, 8>;         // a row sees keys first_key .. end_key - 1
 var<private> end_key: array<i32, 8>;
@@ -63,15 +62,16 @@ fn score_row(row: u32, d: u32, low: array<mat2x4<f32>, 4>, high: array<mat2x4<f3
 fn scaled(x: vec4<f32>, factor: vec4<f32>) -> vec4<f32> {
     let s = x * factor * SM_SCALE;
     if (SOFTCAP > 0.0) {
-        return SOFTCAP * LOG2_E * tanh(s / SOFTCAP);
+        let bent = clamp(s / SOFTCAP, vec4<f32>(-15.0), vec4<f32>(15.0));  // tanh of more may overflow
+        return SOFTCAP * LOG2_E * tanh(bent);
     }
     return s * LOG2_E;
 }
 
-fn mask_row(row: u32, lane: u32, low: vec4<i32>, high: vec4<i32>, low_scale: vec4<f32>, high_scale: vec4<f32>) {
+fn mask_row(row: u32, lane: u32, low: vec4<i32>, high: vec4<i32>, scale: mat2x4<f32>) {
     if (row < ROWS) {
-        let a = select(vec4<f32>(LOWEST), scaled(score[2u * row], low_scale), sees(row, low));
-        let b = select(vec4<f32>(LOWEST), scaled(score[2u * row + 1u], high_scale), sees(row, high));
+        let a = select(vec4<f32>(LOWEST), scaled(score[2u * row], scale[0]), sees(row, low));
+        let b = select(vec4<f32>(LOWEST), scaled(score[2u * row + 1u], scale[1]), sees(row, high));
         score[2u * row] = a;
         score[2u * row + 1u] = b;
         let top = max(a, b);
@@ -79,18 +79,21 @@ fn mask_row(row: u32, lane: u32, low: vec4<i32>, high: vec4<i32>, low_scale: vec
     }
 }
 
-fn weigh_row(row: u32, lane: u32, low_scale: vec4<f32>, high_scale: vec4<f32>) {
+fn weigh_row(row: u32, lane: u32, scale: mat2x4<f32>) {
     if (row < ROWS) {
-        let m = best[row];
+        let now = state[row];
         let s = score[2u * row];
         let t = score[2u * row + 1u];
         let zero = vec4<f32>();
-        let a = select(zero, exp2(s - m), s > vec4<f32>(LOWEST));
-        let b = select(zero, exp2(t - m), t > vec4<f32>(LOWEST));
+        let a = select(zero, exp2(s - now.x), s > vec4<f32>(LOWEST));
+        let b = select(zero, exp2(t - now.x), t > vec4<f32>(LOWEST));
         let sum = a + b;
-        total[row] = fma(total[row], fade[row], (sum.x + sum.y) + (sum.z + sum.w));
-        weight[row * 64u + 2u * lane] = select(zero, a * low_scale, s > vec4<f32>(LOWEST));
-        weight[row * 64u + 2u * lane + 1u] = select(zero, b * high_scale, t > vec4<f32>(LOWEST));
+        total[row] = fma(total[row], now.y, (sum.x + sum.y) + (sum.z + sum.w));
+        acc[row] = acc[row] * now.y;
+        if (lane < SCORERS) {
+            weight[row * 64u + 2u * lane] = select(zero, a * scale[0], s > vec4<f32>(LOWEST));
+            weight[row * 64u + 2u * lane + 1u] = select(zero, b * scale[1], t > vec4<f32>(LOWEST));
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 // Keys stored unrotated, turned when read by the angle of their logical index.
 //   rope_full[max length][ROTARY_DIM / 2] pairs (cos, sin), two pairs in a vec4.
-// Pairs are (d, d + ROTARY_DIM / 2), with ROTARY_DIM a multiple of 8, or INTERLEAVED, (2i, 2i + 1), a multiple of 4.
+// Pairs: (d, d + ROTARY_DIM / 2), ROTARY_DIM a multiple of 8; INTERLEAVED: (2i, 2i + 1), a multiple of 4.
 @group(0) @binding(7) var<storage, read> rope_full: array<vec4<f32>>;
 override ROTARY_DIM: u32;
 override INTERLEAVED: bool = false;

@@ -1,7 +1,7 @@
 // out = softmax(mask(q k^T * SM_SCALE)) v for ragged query rows over pages, tile after tile (FlashAttention).
 //   q[n][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
 //   Row r of a sequence sees the keys that the import at `mask` says.
-// One workgroup = ROWS neighbouring (row, head in group) pairs of one KV head; every tile that one of them sees.
+// One workgroup = ROWS neighbouring (row, head in group) pairs of one KV head, and every tile they see.
 // Grid: (ceil(longest rows * GROUP / ROWS), KV_HEADS, sequences).
 #import page
 #import page_table
@@ -71,5 +71,4 @@ fn main(
         }
     }
     finish(lane);
-    store_rows(lane);
 }

@@ -22,15 +22,24 @@ fn key_scales(p: array<vec2<u32>, 4>, head: u32) -> vec4<f32> {
     if (KS_PAGE == 0u) {
         return vec4<f32>(1.0);
     }
-    return vec4<f32>(load_scale(key_scale_word(p[0], head)), load_scale(key_scale_word(p[1], head)), load_scale(key_scale_word(p[2], head)), load_scale(key_scale_word(p[3], head)));
+    return vec4<f32>(
+        load_scale(key_scale_word(p[0], head)),
+        load_scale(key_scale_word(p[1], head)),
+        load_scale(key_scale_word(p[2], head)),
+        load_scale(key_scale_word(p[3], head)),
+    );
 }
 
 fn value_scales(p: array<vec2<u32>, 4>, head: u32) -> vec4<f32> {
     if (VS_PAGE == 0u) {
         return vec4<f32>(1.0);
     }
-    let second = vec2<f32>(load_scale(value_scale_word(p[2], head)), load_scale(value_scale_word(p[3], head)));
-    return vec4<f32>(load_scale(value_scale_word(p[0], head)), load_scale(value_scale_word(p[1], head)), second);
+    return vec4<f32>(
+        load_scale(value_scale_word(p[0], head)),
+        load_scale(value_scale_word(p[1], head)),
+        load_scale(value_scale_word(p[2], head)),
+        load_scale(value_scale_word(p[3], head)),
+    );
 }
 
 fn score_slots(p: array<vec2<u32>, 4>, r: array<vec2<u32>, 4>, low: vec4<i32>, high: vec4<i32>, head: u32) {

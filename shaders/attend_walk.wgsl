@@ -1,18 +1,10 @@
 // A workgroup's walk over tiles: `begin`, `attend_tile` for each, `finish`; see attend_core.
 
-
 fn begin(lane: u32) {
     if (lane < 8u) {
-        best[lane] = LOWEST;
-        fade[lane] = 1.0;
+        state[lane] = vec2<f32>(LOWEST, 1.0);
     }
     workgroupBarrier();
-}
-
-fn fade_row(row: u32) {
-    if (row < ROWS) {
-        acc[row] = acc[row] * fade[row];
-    }
 }
 
 // `base`: the tile's first slot (may be negative).  Only slots low .. high - 1 are seen by some row.
@@ -28,102 +20,98 @@ fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32)
         score_slots(p, r, low_keys, high_keys, head);
     }
     if (scores) {
-        let a = key_scales(p, head);
-        let b = key_scales(r, head);
-        mask_row(0u, lane, low_keys, high_keys, a, b);
-        mask_row(1u, lane, low_keys, high_keys, a, b);
-        mask_row(2u, lane, low_keys, high_keys, a, b);
-        mask_row(3u, lane, low_keys, high_keys, a, b);
-        mask_row(4u, lane, low_keys, high_keys, a, b);
-        mask_row(5u, lane, low_keys, high_keys, a, b);
-        mask_row(6u, lane, low_keys, high_keys, a, b);
-        mask_row(7u, lane, low_keys, high_keys, a, b);
+        let scale = mat2x4<f32>(key_scales(p, head), key_scales(r, head));
+        mask_row(0u, lane, low_keys, high_keys, scale);
+        mask_row(1u, lane, low_keys, high_keys, scale);
+        mask_row(2u, lane, low_keys, high_keys, scale);
+        mask_row(3u, lane, low_keys, high_keys, scale);
+        mask_row(4u, lane, low_keys, high_keys, scale);
+        mask_row(5u, lane, low_keys, high_keys, scale);
+        mask_row(6u, lane, low_keys, high_keys, scale);
+        mask_row(7u, lane, low_keys, high_keys, scale);
     }
     workgroupBarrier();
     if (lane < ROWS) {
-        var m = best[lane];
+        let old = state[lane].x;
+        var m = old;
         for (var i = 0u; i < SCORERS; i++) {
             m = max(m, partial[lane * SCORERS + i]);
         }
-        fade[lane] = exp2_0(best[lane] - m);
-        best[lane] = m;
+        state[lane] = vec2<f32>(m, exp2_0(old - m));
     }
     workgroupBarrier();
-    if (scores) {
-        let a = value_scales(p, head);
-        let b = value_scales(r, head);
-        weigh_row(0u, lane, a, b);
-        weigh_row(1u, lane, a, b);
-        weigh_row(2u, lane, a, b);
-        weigh_row(3u, lane, a, b);
-        weigh_row(4u, lane, a, b);
-        weigh_row(5u, lane, a, b);
-        weigh_row(6u, lane, a, b);
-        weigh_row(7u, lane, a, b);
-    }
-    fade_row(0u);
-    fade_row(1u);
-    fade_row(2u);
-    fade_row(3u);
-    fade_row(4u);
-    fade_row(5u);
-    fade_row(6u);
-    fade_row(7u);
+    let scale = mat2x4<f32>(value_scales(p, head), value_scales(r, head));
+    weigh_row(0u, lane, scale);
+    weigh_row(1u, lane, scale);
+    weigh_row(2u, lane, scale);
+    weigh_row(3u, lane, scale);
+    weigh_row(4u, lane, scale);
+    weigh_row(5u, lane, scale);
+    weigh_row(6u, lane, scale);
+    weigh_row(7u, lane, scale);
     workgroupBarrier();
     add_values(keys, head, base, low, high, lane);
 }
 
 fn share_row(row: u32, lane: u32) {
     if (row < ROWS) {
-        if (lane < SCORERS) {
-            partial[row * SCORERS + lane] = total[row];
-        }
-        if (STREAMS > 1u && lane < 32u) {
-            weight[row * 64u + lane] = acc[row][0];
-            weight[row * 64u + 32u + lane] = acc[row][1];
-        }
+        weight[row % 4u * 128u + lane] = acc[row][0];
+        weight[row % 4u * 128u + 64u + lane] = acc[row][1];
     }
 }
 
-fn gather_row(row: u32, lane: u32) {
-    if (row < ROWS) {
-        var x = acc[row];
+fn share_total(row: u32, lane: u32) {
+    if (row < ROWS && lane < SCORERS) {
+        partial[row * SCORERS + lane] = total[row];
+    }
+}
+
+// Add up the streams of rows first .. first + 3, and store them.
+fn store_rows(first: u32, lane: u32) {
+    let quads = V_DIM / 4u;
+    for (var i = lane; i < min(ROWS - first, 4u) * quads; i += LANES) {
+        let row = i / quads;
+        let quad = i % quads;
+        let at = row * 128u + quad % 2u * 64u + quad / 2u;
+        var x = weight[at];
         for (var stream = 1u; stream < STREAMS; stream++) {
-            let at = row * 64u + stream * CHUNKS + lane;
-            x += mat2x4<f32>(weight[at], weight[at + 32u]);
+            x += weight[at + stream * CHUNKS];
         }
-        acc[row] = x;
+        store4(record[first + row], quad, x, state[first + row]);
     }
 }
 
-// Afterwards lane c < CHUNKS has dims 8c .. 8c + 7 of each row's sum in `acc`, and `fade` has the sums of p.
 fn finish(lane: u32) {
     workgroupBarrier();
+    share_total(0u, lane);
+    share_total(1u, lane);
+    share_total(2u, lane);
+    share_total(3u, lane);
+    share_total(4u, lane);
+    share_total(5u, lane);
+    share_total(6u, lane);
+    share_total(7u, lane);
     share_row(0u, lane);
     share_row(1u, lane);
     share_row(2u, lane);
     share_row(3u, lane);
-    share_row(4u, lane);
-    share_row(5u, lane);
-    share_row(6u, lane);
-    share_row(7u, lane);
     workgroupBarrier();
     if (lane < ROWS) {
         var sum = 0.0;
         for (var i = 0u; i < SCORERS; i++) {
             sum += partial[lane * SCORERS + i];
         }
-        fade[lane] = sum;
-    }
-    if (STREAMS > 1u && lane < CHUNKS) {
-        gather_row(0u, lane);
-        gather_row(1u, lane);
-        gather_row(2u, lane);
-        gather_row(3u, lane);
-        gather_row(4u, lane);
-        gather_row(5u, lane);
-        gather_row(6u, lane);
-        gather_row(7u, lane);
+        state[lane] = vec2<f32>(state[lane].x, sum);
     }
     workgroupBarrier();
+    store_rows(0u, lane);
+    if (ROWS > 4u) {
+        workgroupBarrier();
+        share_row(4u, lane);
+        share_row(5u, lane);
+        share_row(6u, lane);
+        share_row(7u, lane);
+        workgroupBarrier();
+        store_rows(4u, lane);
+    }
 }

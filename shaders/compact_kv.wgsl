@@ -1,5 +1,5 @@
 // Tokens moved one after the other within each sequence (what is left of a token tree, packed together).
-//   pages: u32 words; moves[...][2] int32: (src, dst) positions, page * PAGE_TOKENS + slot; move_indptr[sequences + 1].
+//   pages: u32 words; move_indptr[sequences + 1]; moves[...][2] int32: (src, dst), page * PAGE_TOKENS + slot.
 // One lane = one word of every token of one sequence, so that its moves keep their order without a barrier.
 // Grid: (ceil(words of a token / LANES), sequences).
 #import page_strides

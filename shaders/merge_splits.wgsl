@@ -1,5 +1,5 @@
-// out = sum_t 2^(m_t - m) acc_t / sum_t 2^(m_t - m) l_t over a sequence's tiles t; lse = m + log2 of that sum of l.
-//   scratch[tile][sequence][head][1 + V_DIM / 4] vec4: (m, l, 0, 0), then acc; only tiles that the sequence has.
+// out = sum_t 2^(m_t - m) acc_t / sum, sum = sum_t 2^(m_t - m) l_t over tiles t; lse = m + log2(sum).
+//   scratch[tile][sequence][head][1 + V_DIM / 4] vec4: (m, l, 0, 0), then acc; only the sequence's tiles.
 //   out[sequence][head][V_DIM] f32; a sequence without keys gives 0.
 // One workgroup = one (query head, sequence); lane d has dims 4d .. 4d + 3.
 #import page_table

@@ -13,7 +13,7 @@ fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
     let a = bits & 0x7fffffffu;
-    let tiny = bitcast<u32>(bitcast<f32>(a) + 0.5) - 0x3f000000u;  // subnormal f16: f32's own rounding of x + 0.5
+    let tiny = bitcast<u32>(bitcast<f32>(a) + 0.5) - 0x3f000000u;  // subnormal: f32 rounds x + 0.5
     let normal = (a - 0x38000000u + 0xfffu + ((a >> 13u) & 1u)) >> 13u;
     let finite = min(select(normal, tiny, a < 0x38800000u), 0x7bffu);
     return sign | select(select(finite, 0x7bffu, a > 0x477fe000u), 0x7e00u, a > 0x7f800000u);

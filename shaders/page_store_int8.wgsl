@@ -11,7 +11,7 @@ fn store_scale(word: u32, absmax: f32) {
 }
 
 fn store4(element: u32, x: vec4<f32>, scale: f32) {
-    let level = vec4<u32>(bitcast<vec4<u32>>(vec4<i32>(clamp(round(x * scale), vec4<f32>(-127.0), vec4<f32>(127.0)))));
-    let byte = level & vec4<u32>(255u);
+    let level = clamp(round(x * scale), vec4<f32>(-127.0), vec4<f32>(127.0));
+    let byte = bitcast<vec4<u32>>(vec4<i32>(level)) & vec4<u32>(255u);
     pages[element / 4u] = byte.x | (byte.y << 8u) | (byte.z << 16u) | (byte.w << 24u);
 }

@@ -49,25 +49,19 @@ SHAPES = {
     "smollm f32": shape_of(9, 3, 64),
     "smollm f16": shape_of(9, 3, 64, dtype="f16"),
     "smollm int8": shape_of(9, 3, 64, dtype="int8"),
-    "llama 8b f16": shape_of(32, 8, 128, dtype="f16"),
     "one head of 256": shape_of(4, 1, 256),
     "no groups": shape_of(2, 2, 64),
     "group of 9 in two parts": shape_of(9, 1, 64),
-    "half a block f32": shape_of(4, 2, 12),
     "half a block f16": shape_of(4, 2, 12, dtype="f16"),
     "half a block int8": shape_of(4, 2, 12, dtype="int8"),
     "dims of 80": shape_of(2, 1, 80),
     "narrower values": shape_of(4, 2, 96, v_dim=64),
-    "wider values": shape_of(4, 2, 64, v_dim=96),
     "page of 1": shape_of(4, 2, 64, page_tokens=1),
     "page of 3 int8": shape_of(4, 2, 64, page_tokens=3, dtype="int8"),
     "page of 4": shape_of(4, 2, 64, page_tokens=4),
-    "page of 32": shape_of(4, 2, 64, page_tokens=32),
-    "token major f16": shape_of(4, 2, 64, order="token_major", dtype="f16"),
     "packed int8": shape_of(4, 2, 64, packing="packed", dtype="int8"),
     "softcap": shape_of(4, 2, 64, softcap=2.0),
     "latent": mla_shape(16, 96, 64),
-    "latent int8": mla_shape(4, 96, 64, "int8"),
     "latent of deepseek f16": mla_shape(16, 576, 512, "f16"),
 }
 
@@ -82,7 +76,7 @@ async def test_lengths(length: int) -> None:
     await check(Paged(shape_of(), [Held(length)]))
 
 
-@pytest.mark.parametrize("window", [1, 5, 16, 17, 300])
+@pytest.mark.parametrize("window", [1, 17, 300])
 async def test_windows(window: int) -> None:
     await check(Paged(shape_of(window=window), [Held(n) for n in (1, window, window + 1, 600)]))
 
@@ -93,7 +87,7 @@ async def test_sinks(sink: int, offset: int) -> None:
 
 
 async def test_rope_inline() -> None:
-    for pairing, rotary in (("half", 64), ("half", 32), ("interleaved", 20)):
+    for pairing, rotary in (("half", 32), ("interleaved", 20)):
         shape = shape_of(rope="inline", rotary_dim=rotary, pairing=pairing)
         case = Paged(shape, [Held(30), Held(290, sink=4, offset=13)])
         table = rope_table(290, rotary)

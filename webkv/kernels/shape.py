@@ -83,7 +83,7 @@ class AttentionShape:
         _require(self.q_heads % self.kv_heads == 0, "q_heads", self.q_heads, f"a multiple of {self.kv_heads}")
         _require(self.head_dim % 4 == 0, "head_dim", self.head_dim, "a multiple of 4")
         _require(
-            self.v_dim % 4 == 0 and self.v_dim <= 1024, "v_dim", self.v_dim, "a multiple of 4, at most 1024"
+            self.v_dim % 4 == 0 and self.v_dim <= 512, "v_dim", self.v_dim, "a multiple of 4, at most 512"
         )
         _require(self.dtype in ELEMENTS_PER_WORD, "dtype", self.dtype, f"one of {list(ELEMENTS_PER_WORD)}")
         _require(self.rope in ROPE_KINDS, "rope", self.rope, f"one of {ROPE_KINDS}")
