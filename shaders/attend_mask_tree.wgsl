@@ -1,4 +1,4 @@
-// The last `nodes` keys are a token tree: row r sees node j (itself, an ancestor) if first_j <= first_r < end_j.
+// The last `nodes` keys are a token tree: row r sees node j, itself or above, if first_j <= first_r < end_j.
 //   tree int32: indptr[sequences + 1], then (first, end), pre-order numbers, of each node of all sequences.
 @group(0) @binding(7) var<storage, read> tree: array<i32>;
 var<private> nodes: i32;
