@@ -16,6 +16,7 @@ from webkv.layout import layout_id
 from webkv.models.architectures import read_config
 from webkv.models.chat import ChatTemplate
 from webkv.models.config import ModelConfig
+from webkv.models.gemma3 import Gemma3
 from webkv.models.gguf import GgufFile, Source, open_gguf
 from webkv.models.llama import Llama
 from webkv.models.tokenizer import Tokenizer
@@ -118,7 +119,7 @@ def make_model(
     file: GgufFile,
     chunk: int,
     progress: Callable[[int, int], None] | None,
-) -> Llama:
+) -> Llama | Gemma3:
     """The forward pass of the model's architecture, its weights on the device."""
-    makers: Mapping[str, type[Llama]] = {"llama": Llama}
+    makers: Mapping[str, type[Llama] | type[Gemma3]] = {"llama": Llama, "gemma3": Gemma3}
     return makers[config.architecture](device, config, file, max_rows=chunk, progress=progress)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Generic, TypeVar
 
 import numpy as np
 import wgpu
@@ -20,8 +22,8 @@ Progress = Callable[[int, int], None]
 class LayerWeights:
     """One transformer layer.
 
-    `qkv`: (first column in the fused rows, matrix), one matrix where q, k and v have one type.  `gate_up`:
-    the gate's rows, then up's, in one matrix where they have one type, else one matrix each.  Norms are
+    `qkv`: (first column in the fused rows, matrix); neighbours of one type are one matrix.  `gate_up`: the
+    gate's rows, then up's, in one matrix where they have one type, else one matrix each.  Norms are
     f32[d_model].
     """
 
@@ -33,12 +35,15 @@ class LayerWeights:
     ffn_down: Weight
 
 
+Layer = TypeVar("Layer", bound=LayerWeights)
+
+
 @dataclass(frozen=True, eq=False)
-class Weights:
+class Weights(Generic[Layer]):
     """A whole model; `head` is the embedding itself where the file ties them."""
 
     embedding: Weight
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[Layer, ...]
     output_norm: wgpu.GPUBuffer
     head: Weight
 
@@ -53,11 +58,12 @@ class Uploader:
         self._total = sum(tensor.nbytes for tensor in gguf.tensors.values())
         self._done = 0
 
-    def vector(self, name: str) -> wgpu.GPUBuffer:
-        """A norm's weight, f32."""
-        tensor = self._gguf.tensors[name]
-        buffer = self._device.buffer(tensor.nbytes, label=name, data=np.frombuffer(tensor.data, np.float32))
-        self._count(tensor)
+    def vector(self, *names: str) -> wgpu.GPUBuffer:
+        """A norm's weight, f32; several, one after the other, in one buffer."""
+        tensors = [self._gguf.tensors[name] for name in names]
+        data = np.concatenate([np.frombuffer(tensor.data, np.float32) for tensor in tensors])
+        buffer = self._device.buffer(data.nbytes, label="+".join(names), data=data)
+        self._count(*tensors)
         return buffer
 
     def matrix(self, *names: str) -> Weight:
@@ -69,6 +75,18 @@ class Uploader:
         weight = upload(self._device, "+".join(names), tensors[0].type, data, rows, cols)
         self._count(*tensors)
         return weight
+
+    def fused(self, *names: str) -> tuple[tuple[int, Weight], ...]:
+        """The tensors `names` one below the other, in as few matrices as can be: (first row, matrix) each."""
+        runs: list[list[str]] = []
+        for name in names:
+            if runs and self.can_join(*runs[-1], name):
+                runs[-1].append(name)
+            else:
+                runs.append([name])
+        matrices = [self.matrix(*run) for run in runs]
+        ends = accumulate(matrix.rows for matrix in matrices)
+        return tuple((end - matrix.rows, matrix) for end, matrix in zip(ends, matrices, strict=True))
 
     def can_join(self, *names: str) -> bool:
         """Whether the tensors can be one matrix in one binding, each starting at a tile of it."""
@@ -86,39 +104,59 @@ class Uploader:
 
 
 def upload_weights(
-    device: Device, config: ModelConfig, gguf: GgufFile, progress: Progress | None = None
-) -> Weights:
-    """Write a Llama model's tensors to the device; the file's tensors were checked by `read_config`.
+    device: Device,
+    config: ModelConfig,
+    gguf: GgufFile,
+    layer: Callable[[Uploader, int], Layer],
+    progress: Progress | None = None,
+) -> Weights[Layer]:
+    """Write a model's tensors to the device, each layer's by `layer`; `read_config` checked them.
 
     `progress(done, total)` in bytes, after every tensor.  Raises `ModelError` for a weight type or row length
     that no kernel reads, `DeviceError` where the device has no room.
     """
     up = Uploader(device, gguf, progress)
     embedding = up.matrix("token_embd.weight")
-    layers = tuple(layer_weights(up, config, index) for index in range(config.n_layers))
+    layers = tuple(layer(up, index) for index in range(config.n_layers))
     norm = up.vector("output_norm.weight")
     head = embedding if config.tied_output else up.matrix("output.weight")
     return Weights(embedding, layers, norm, head)
 
 
-def layer_weights(up: Uploader, config: ModelConfig, index: int) -> LayerWeights:
+def layer_weights(up: Uploader, index: int) -> LayerWeights:
     """The tensors `blk.<index>.*` of a Llama layer."""
 
     def name(part: str) -> str:
         return f"blk.{index}.{part}.weight"
 
-    q, k, v, gate, upper = (name(part) for part in ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up"))
-    keys = config.n_heads * config.head_dim
-    values = keys + config.n_kv_heads * config.head_dim
     return LayerWeights(
         attn_norm=up.vector(name("attn_norm")),
-        qkv=((0, up.matrix(q, k, v)),)
-        if up.can_join(q, k, v)
-        else ((0, up.matrix(q)), (keys, up.matrix(k)), (values, up.matrix(v))),
+        qkv=up.fused(name("attn_q"), name("attn_k"), name("attn_v")),
         attn_output=up.matrix(name("attn_output")),
         ffn_norm=up.vector(name("ffn_norm")),
-        gate_up=(up.matrix(gate, upper),)
-        if up.can_join(gate, upper)
-        else (up.matrix(gate), up.matrix(upper)),
+        gate_up=tuple(matrix for _, matrix in up.fused(name("ffn_gate"), name("ffn_up"))),
         ffn_down=up.matrix(name("ffn_down")),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SandwichLayer(LayerWeights):
+    """A layer with norms after its branches too, and of its heads: `head_norms` f32[2][head_dim], q and k."""
+
+    head_norms: wgpu.GPUBuffer
+    post_attention_norm: wgpu.GPUBuffer
+    post_ffw_norm: wgpu.GPUBuffer
+
+
+def sandwich_layer(up: Uploader, index: int) -> SandwichLayer:
+    """The tensors `blk.<index>.*` of a Gemma 3 layer."""
+
+    def norm(*parts: str) -> wgpu.GPUBuffer:
+        return up.vector(*(f"blk.{index}.{part}_norm.weight" for part in parts))
+
+    return SandwichLayer(
+        **vars(layer_weights(up, index)),
+        head_norms=norm("attn_q", "attn_k"),
+        post_attention_norm=norm("post_attention"),
+        post_ffw_norm=norm("post_ffw"),
     )
