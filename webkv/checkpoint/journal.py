@@ -201,6 +201,9 @@ class Journal:
     async def flush(self) -> None:
         """Try to commit all that waits, once if the store fails; `error` says whether it did."""
         self._urgent.set()
+        if self._stale and not self._pending:
+            self._pending.append(_Entry(self._number - 1, {}, self._stale, False, time.monotonic()))
+            self._stale = []
         if self._pending and self.error is not None:
             self._retry.cancel()
         if self._pending:
