@@ -95,9 +95,12 @@ const loadModel = (name, file) => {
   work("load", { name, file });
 };
 
-// After the start: back to the chat that was open, if its model is kept here.
+// After the start: back to the chat that was open, if its model is kept here.  A browser that was killed may have
+// lost the note of it, but not the chat: the newest one, if its answer was cut off, is what was open.
 const comeBack = () => {
-  const { session, file } = wanted ?? last.get();
+  const [newest] = sessions;
+  const cut = newest && !newest.end && !newest.damage ? { session: newest.id, file: newest.file } : null;
+  const { session, file } = wanted ?? cut ?? last.get();
   if (file && models.kept.includes(file)) {
     wanted = { session, file };
     loadModel(file);
@@ -194,7 +197,10 @@ const restart = (why, byHand = false) => {
   restarts.push(now);
   wanted = shown ? { session: shown, file: model } : null;
   if (why) notice(`${why}. Starting again; the chat goes on where it was.`);
-  begin();
+  // For scripts: commands go in here, and every event of the worker is a "webkv" event of the document.
+globalThis.webkv = { send: work };
+
+begin();
 };
 
 const events = {
@@ -269,7 +275,8 @@ const begin = () => {
   worker = new Worker("worker.js", { type: "module" });
   worker.onmessage = ({ data }) => {
     const event = JSON.parse(data);
-    events[event.type](event);
+    events[event.type]?.(event);
+    document.dispatchEvent(new CustomEvent("webkv", { detail: event }));
   };
   worker.onerror = (event) => {
     event.preventDefault();
@@ -300,5 +307,8 @@ find("new").onclick = () => (work("new"), find("text").focus());
 find("relaxed").onchange = ({ target }) => send("durability", { relaxed: target.checked });
 find("file").onchange = ({ target }) => target.files[0] && loadModel(target.files[0].name, target.files[0]);
 find("persist").onclick = async () => (await navigator.storage.persist(), persistence());
+
+// For scripts: commands go in here, and every event of the worker is a "webkv" event of the document.
+globalThis.webkv = { send: work };
 
 begin();

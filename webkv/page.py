@@ -162,6 +162,16 @@ class Page:
         await delete(self._store, session)
         await self._tell_sessions()
 
+    async def do_digests(self) -> None:
+        """Tell the open chat's token ids and the digest of each page's bytes, to compare with another run."""
+        chat = self._open_chat()
+        self._tell("digests", tokens=chat.conversation.tokens, pages=await chat.page_digests())
+
+    async def do_lose(self) -> None:
+        """Destroy the GPU device, as a driver's reset would; for trying what follows."""
+        if self._device is not None:
+            self._device.raw.destroy()
+
     async def do_storage(self) -> None:
         """Tell how much is stored."""
         await self._tell_storage()
@@ -224,7 +234,7 @@ class Page:
         await self._tell_storage()
 
     def _token(self, chat: Chat, event: TokenEvent) -> None:
-        self._tell("token", text=event.text, position=event.position)
+        self._tell("token", text=event.text, token=event.token, position=event.position)
         if event.position % 8 == 0:
             self._tell_status(chat.status)
         self._picture()

@@ -99,8 +99,12 @@ def write_tiny_llama(
     heads: int = 6,
     kv_heads: int = 2,
     context: int = 2048,
+    kind: Kind | None = None,
 ) -> None:
-    """A llama model: GQA, interleaved rope, tied output, byte-level BPE with 299 tokens, ChatML template."""
+    """A llama model: GQA, interleaved rope, tied output, byte-level BPE with 299 tokens, ChatML template.
+
+    `kind`: one weight type for all matrices, so that few kernels are to be compiled; else all that llama has.
+    """
     tokens = [*LLAMA_SPECIALS, *_byte_symbols(), *(merge.replace(" ", "") for merge in LLAMA_MERGES)]
     writer = gguf.GGUFWriter(path, "llama")
     _common(writer, layers, d_model, d_ff, heads, kv_heads, context)
@@ -121,14 +125,15 @@ def write_tiny_llama(
     for layer in range(layers):
         block = f"blk.{layer}."
         weights.norm(block + "attn_norm.weight", d_model)
-        weights.matrix(block + "attn_q.weight", d_model, d_model, Kind.Q4_1)
-        weights.matrix(block + "attn_k.weight", kv_width, d_model, Kind.Q8_0)
-        weights.matrix(block + "attn_v.weight", kv_width, d_model, Kind.F16)
-        weights.matrix(block + "attn_output.weight", d_model, d_model, Kind.Q4_0)
+        weights.matrix(block + "attn_q.weight", d_model, d_model, kind or Kind.Q4_1)
+        weights.matrix(block + "attn_k.weight", kv_width, d_model, kind or Kind.Q8_0)
+        weights.matrix(block + "attn_v.weight", kv_width, d_model, kind or Kind.F16)
+        weights.matrix(block + "attn_output.weight", d_model, d_model, kind or Kind.Q4_0)
         weights.norm(block + "ffn_norm.weight", d_model)
-        weights.matrix(block + "ffn_gate.weight", d_ff, d_model, Kind.Q4_1)
-        weights.matrix(block + "ffn_up.weight", d_ff, d_model, Kind.F32 if layer == 0 else Kind.Q5_0)
-        weights.matrix(block + "ffn_down.weight", d_model, d_ff, Kind.Q4_1)
+        weights.matrix(block + "ffn_gate.weight", d_ff, d_model, kind or Kind.Q4_1)
+        mixed = Kind.F32 if layer == 0 else Kind.Q5_0
+        weights.matrix(block + "ffn_up.weight", d_ff, d_model, kind or mixed)
+        weights.matrix(block + "ffn_down.weight", d_model, d_ff, kind or Kind.Q4_1)
     weights.norm("output_norm.weight", d_model)
     _finish(writer)
 
