@@ -1,9 +1,9 @@
 // y[t, r] = sum over k of W[r, k] * x[t, k] for TOKENS rows t of x and ROWS * 8 rows r of a quantised W.
 //
-//   step    x: rows in all                        window  x: the row of y and side that x's row 0 is
-//   x       [rows][K] f32, from the import `rows`: storage, or a 64 KiB uniform window
+//   step    x: rows
+//   x       [rows][K] f32, loaded by the import `rows`
 //   y       [rows][Y_STRIDE] f32, columns Y_FIRST + r, written by the import `store`
-//   side    [..] f32, what the imports `scale` and `store` need besides
+//   side    what the imports `scale` and `store` need besides
 //   W       tiles of 8 rows in planes, from the import `codec` (webkv/kernels/quant.py)
 //
 // One workgroup = 8 lanes (one row of W each, ROWS times) x SPLIT slices of K.  A sum runs along k in blocks of
@@ -24,8 +24,8 @@ override SPLIT: u32 = 1;   // a power of two
 override LANES: u32 = 8 * SPLIT;
 
 @group(0) @binding(0) var<uniform> step: vec4<u32>;
-@group(0) @binding(1) var<uniform> window: vec4<u32>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 var<workgroup> partial: array<vec4<f32>, LANES>;
 var<private> x0: array<vec4<f32>, 8>;
@@ -39,18 +39,13 @@ fn total(v: array<vec4<f32>, 8>) -> f32 {
   return (s.x + s.y) + (s.z + s.w);
 }
 
-fn load_row(token: u32, block: u32) -> array<vec4<f32>, 8> {
-  let i = token * (K / 4) + block * 8;
-  return array<vec4<f32>, 8>(x[i], x[i + 1], x[i + 2], x[i + 3], x[i + 4], x[i + 5], x[i + 6], x[i + 7]);
-}
-
-fn load_x(token: u32, last: u32, block: u32) {
-  x0 = load_row(token, block);
+fn load_x(token: u32, last: u32, block: u32, lane: u32) {
+  x0 = load_row(token, block, lane);
   x_sum.x = total(x0);
   if (TOKENS > 1) {
-    x1 = load_row(min(token + 1, last), block);
-    x2 = load_row(min(token + 2, last), block);
-    x3 = load_row(min(token + 3, last), block);
+    x1 = load_row(min(token + 1, last), block, lane);
+    x2 = load_row(min(token + 2, last), block, lane);
+    x3 = load_row(min(token + 3, last), block, lane);
     x_sum = vec4(x_sum.x, total(x1), total(x2), total(x3));
   }
 }
@@ -100,13 +95,13 @@ fn reduce(lane: u32, stride: u32, v: vec4<f32>) -> vec4<f32> {
 @compute @workgroup_size(LANES)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lane: u32) {
-  let last = step.x - 1 - window.x;
+  let last = step.x - 1;
   let token = group.y * TOKENS;
   let scale = row_scale(lane, token, last);
   for (var g = group.x; g * STORED < (N + 7) / 8; g += groups.x) {
     var sum = array<vec4<f32>, 8>();
     for (var block = lane / 8; block < K / 32; block += SPLIT) {
-      load_x(token, last, block);
+      load_x(token, last, block, lane);
       sum[0] = block_dot(tile_of(g, 0), block, lane % 8, sum[0]);
       if (ROWS > 1) {
         sum[1] = block_dot(tile_of(g, 1), block, lane % 8, sum[1]);

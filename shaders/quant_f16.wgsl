@@ -1,6 +1,6 @@
 // F16 weights.  A block is 32 weights of one row.
 //   pairs [tile][block][4][8 rows] 4 words of two: weights 8c .. 8c + 7 in quarter c
-@group(0) @binding(5) var<storage, read> pairs: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> pairs: array<vec4<u32>>;
 
 const PRE = vec4<f32>(1.0);
 

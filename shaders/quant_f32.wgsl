@@ -1,6 +1,6 @@
 // F32 weights.  A block is 32 weights of one row.
 //   values [tile][block][8][8 rows] 4 weights: weights 4c .. 4c + 3 in eighth c
-@group(0) @binding(5) var<storage, read> values: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read> values: array<vec4<f32>>;
 
 const PRE = vec4<f32>(1.0);
 

@@ -3,9 +3,9 @@
 //   highs   [tile][block][8 rows] 2 words: bits 2f, 2f + 1 of byte b of word h are the upper ones of weight
 //           16h + 4f + b
 //   scales  [tile][block][8 rows] f16 d, then s of the two halves
-@group(0) @binding(5) var<storage, read> nibbles: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read> highs: array<vec2<u32>>;
-@group(0) @binding(7) var<storage, read> scales: array<u32>;
+@group(0) @binding(4) var<storage, read> nibbles: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> highs: array<vec2<u32>>;
+@group(0) @binding(6) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(1.0, 0x1p-8, 0x1p-16, 0x1p-24);  // quants4 leaves each byte at its place in the word
 

@@ -1,8 +1,8 @@
 // Q8_0 (ggml): w = scale * q, q in -128..127.  A block is 32 weights of one row.
 //   bytes  [tile][block][2][8 rows] 4 words: byte b of word c of half h holds weight 16h + 4c + b
 //   scales [tile][pair of blocks][8 rows] f16 pair, one scale per block
-@group(0) @binding(5) var<storage, read> bytes: array<vec4<u32>>;
-@group(0) @binding(6) var<storage, read> scales: array<u32>;
+@group(0) @binding(4) var<storage, read> bytes: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(0x1p-24);  // quants4 moves each byte to the top of its word
 

@@ -7,7 +7,7 @@ fn tile_of(g: u32, r: u32) -> u32 {
 
 fn put(row: u32, token: u32, last: u32, sum: f32) {
   if (row < N && token <= last) {
-    y[(window.x + token) * Y_STRIDE + Y_FIRST + row] = sum;
+    y[token * Y_STRIDE + Y_FIRST + row] = sum;
   }
 }
 

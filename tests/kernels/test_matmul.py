@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.test_quant import dequantised, quantised
 from tests.support import device, random, read_array
-from webkv.gpu import Device
+from webkv.gpu import Device, open_device
 from webkv.gpu.device import UNIFORM
 from webkv.kernels import matmul, quant, reference
 from webkv.kernels.quant import Weight
@@ -88,7 +88,7 @@ async def test_row_lengths_of_an_odd_number_of_blocks(cols: int) -> None:
 async def test_a_row_has_the_same_bits_in_a_batch_of_any_size(kind: str) -> None:
     gpu = await device()
     m = matrix(gpu, kind, 200, 576)
-    x = random(4, 61, 576)  # three uniform windows of 28 rows on a software adapter
+    x = random(4, 61, 576)  # many groups of four, the last one ragged
     alone = [await product(gpu, m, x[t : t + 1]) for t in (0, 3, 29, 60)]
     for n in (2, 3, 4, 61):
         batch = await product(gpu, m, x[:n] if n < 61 else x)
@@ -202,3 +202,15 @@ async def test_a_repeated_product_makes_no_gpu_object() -> None:
             matmul.matmul(batch, x=x, weight=m.weight, y=y, step=step, n=5)
         made.append((gpu.created.buffers, gpu.created.bind_groups, gpu.created.pipelines))
     assert made[0] == made[1]
+
+
+async def test_the_subgroup_variant_has_the_portable_bits() -> None:
+    plain = await device()
+    fast = await open_device(features=matmul.FEATURES)
+    if not fast.facts.features:
+        pytest.skip("this adapter has no optional features")
+    x = random(16, 7, 576)
+    for kind in ("Q4_1", "Q8_0"):
+        portable = await product(plain, matrix(plain, kind, 200, 576), x)
+        assert (await product(fast, matrix(fast, kind, 200, 576), x)).tobytes() == portable.tobytes()
+    fast.destroy()

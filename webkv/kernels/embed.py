@@ -31,5 +31,5 @@ def embed(
     for part in table.parts:
         sizes = {"K": table.cols, "N": part.rows, "FIRST": part.first, "SCALE": scale, "SCALED": stride}
         kernel = batch.device.kernel("embed", sizes, {"codec": f"quant_{table.codec}"})
-        group = kernel.bind(step, ids, gain, stream.both.storage, None, *part.planes)
+        group = kernel.bind(step, ids, gain, stream.both.storage, *part.planes)
         batch.dispatch(kernel, group, -(-table.cols // (BLOCK * _LANES)), n)

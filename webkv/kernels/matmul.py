@@ -6,21 +6,26 @@ on its own row of x alone: not on n, nor on how many rows or tiles a workgroup t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TypeAlias
 
 import wgpu
 
-from webkv.gpu import Batch, Device
+from webkv.gpu import Batch, Device, Kernel
 from webkv.kernels.quant import TILE, Weight
 from webkv.kernels.rows import Rows, Stream
 from webkv.kernels.shape import Binding
 
 ACTIVATIONS = ("silu", "gelu")
+FEATURES = ("subgroup",)
+"""Optional features that faster variants use where a device has them, for the same bits."""
+
+Key: TypeAlias = "tuple[str, Rows, Rows, Binding, int, Binding | None, float | None, str, int, int]"
+Launch: TypeAlias = tuple[Kernel, wgpu.GPUBindGroup, int]
 
 
 def matmul(batch: Batch, *, x: Rows, weight: Weight, y: Rows, step: Binding, n: int, column: int = 0) -> None:
     """y[t, column + r] = W[r] . x[t] for the first `n` rows t."""
-    _launch(batch, "store_sum", x, weight, y.storage, y.cols, step, n, column=column)
+    _launch(batch, "store_sum", x, weight, y, step, n, column=column)
 
 
 def matmul_add(
@@ -34,9 +39,8 @@ def matmul_add(
     n: int,
 ) -> None:
     """Add W x to the stream; its scaled half becomes the sum times the next norm's weight, `gain[cols]`."""
-    constants = {"SCALED": stream.rows * stream.both.cols}
-    y = stream.both
-    _launch(batch, "store_add", x, weight, y.storage, y.cols, step, n, side=gain, constants=constants)
+    scaled = stream.rows * stream.both.cols
+    _launch(batch, "store_add", x, weight, stream.both, step, n, side=gain, scaled=scaled)
 
 
 def norm_matmul(
@@ -54,7 +58,7 @@ def norm_matmul(
 
     RMSNorm: Zhang & Sennrich 2019.
     """
-    _launch(batch, "store_sum", stream.scaled, weight, y.storage, y.cols, step, n, column=column,
+    _launch(batch, "store_sum", stream.scaled, weight, y, step, n, column=column,
             side=stream.plain.storage, eps=eps)  # fmt: skip
 
 
@@ -74,7 +78,7 @@ def norm_gated_matmul(
     `activation`: "silu" (SwiGLU, Shazeer 2020) or "gelu" (its tanh form).
     """
     assert activation in ACTIVATIONS and len(weight.parts) == 1 and weight.rows % (2 * TILE) == 0
-    _launch(batch, "store_gate", stream.scaled, weight, y.storage, y.cols, step, n,
+    _launch(batch, "store_gate", stream.scaled, weight, y, step, n,
             side=stream.plain.storage, eps=eps, activation=activation)  # fmt: skip
 
 
@@ -83,8 +87,7 @@ def _launch(
     store: str,
     x: Rows,
     weight: Weight,
-    y: Binding,
-    stride: int,
+    y: Rows,
     step: Binding,
     n: int,
     *,
@@ -92,46 +95,58 @@ def _launch(
     side: Binding | None = None,
     eps: float | None = None,
     activation: str = "silu",
-    constants: Mapping[str, float] | None = None,
+    scaled: int = 0,
 ) -> None:
     assert x.cols == weight.cols and n <= x.rows
-    device = batch.device
+    tokens = 1 if n <= 2 else 4  # two rows twice are cheaper than four, two of them unused
+    key = (store, x, y, step, column, side, eps, activation, scaled, tokens)
+    launches = weight.launches.get(key)
+    if launches is None:
+        launches = weight.launches[key] = _prepared(batch.device, weight, key)
+    for kernel, group, groups in launches:
+        batch.dispatch(kernel, group, groups, -(-n // tokens))
+
+
+def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
+    """Pipeline, bind group and workgroups of each part of `weight`."""
+    store, x, y, step, column, side, eps, activation, scaled, tokens = key
     halves = 2 if store == "store_gate" else 1
     imports = {
-        "rows": "rows_uniform" if x.window else "rows_storage",
+        "rows": "rows_shared" if _subgroups_of_8(device) else "rows_each",
         "codec": f"quant_{weight.codec}",
         "scale": "scale_none" if eps is None else "scale_rms",
         "activation": activation,
         "store": store,
     }
+    extra = {name: value for name, value in (("EPS", eps), ("SCALED", scaled)) if value}
+    launches = []
     for part in weight.parts:
-        shape = _shape(device, part.rows // halves, halves, n)
-        sizes = {
-            "K": weight.cols,
-            "N": part.rows // halves,
-            "Y_STRIDE": stride,
-            "Y_FIRST": column + part.first,
-        }
-        values = {**sizes, **shape, **(constants or {}), **({} if eps is None else {"EPS": eps})}
-        kernel = device.kernel("matmul", values, imports)
-        stored = shape["ROWS"] // halves
-        groups = -(-sizes["N"] // (TILE * stored))
-        for count, window, base in x.inputs(n):
-            group = kernel.bind(step, base, window, y, side, *part.planes)
-            batch.dispatch(kernel, group, min(groups, _most_groups(device)), -(-count // shape["TOKENS"]))
+        rows = part.rows // halves
+        shape = _shape(device, halves, tokens)
+        sizes = {"K": weight.cols, "N": rows, "Y_STRIDE": y.cols, "Y_FIRST": column + part.first}
+        kernel = device.kernel("matmul", {**sizes, **shape, **extra}, imports)
+        group = kernel.bind(step, x.storage, y.storage, side, *part.planes)
+        launches.append((kernel, group, _groups(device, -(-rows // (TILE * shape["ROWS"] // halves)))))
+    return launches
 
 
-def _shape(device: Device, rows: int, halves: int, n: int) -> dict[str, int]:
-    """How much one workgroup does; no result depends on it, but for SPLIT, which is fixed per device kind.
+def _shape(device: Device, halves: int, tokens: int) -> dict[str, int]:
+    """How much one workgroup does; no result depends on it, but for SPLIT, which is fixed per kind of device.
 
     Software adapters (no latency to hide, costly loads) want few fat lanes; GPUs many thin ones.
     """
-    tokens = 1 if n <= 2 else 4  # two rows twice are cheaper than four, two of them unused
     if device.facts.adapter_type == "CPU":
         return {"TOKENS": tokens, "ROWS": 8, "SPLIT": 1}
     return {"TOKENS": tokens, "ROWS": halves if tokens == 1 else 4, "SPLIT": 16}
 
 
-def _most_groups(device: Device) -> int:
-    """Cap on workgroups along the rows of W; they stride over the rest.  Each sums a norm once."""
-    return 64 if device.facts.adapter_type == "CPU" else 65535
+def _groups(device: Device, groups: int) -> int:
+    """Workgroups along the rows of W: each strides over as many groups of tiles, and sums a norm once."""
+    most = 16 if device.facts.adapter_type == "CPU" else 65535
+    return -(-groups // -(-groups // most))
+
+
+def _subgroups_of_8(device: Device) -> bool:
+    """llvmpipe runs 8 lanes of 32 bits at once, as its name says: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+    name = device.facts.name
+    return "subgroup" in device.facts.features and "llvmpipe" in name and "256 bits" in name

@@ -2,7 +2,7 @@
 
 ggml's blocks (18 to 210 bytes) are not word-aligned.  Here every matrix is cut into *tiles* of 8 rows and
 *blocks* of 32 columns, and each plane (quants, high bits, scales) is an array `[tile][block]...[8 rows]`: so
-eight neighbouring lanes, each with a row of its own, read neighbouring words.  The bits stay as in the file, so
+eight neighbouring lanes, each with a row of its own, read neighbouring words.  Bits stay as they were, and
 `w` is exactly ggml's dequantised value; Q4_0 and Q5_0 become Q4_1 and Q5_1 with minimum -8 or -16 scales.
 `shaders/quant_<codec>.wgsl` says how each plane is read.
 """
@@ -10,7 +10,7 @@ eight neighbouring lanes, each with a row of its own, read neighbouring words.  
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,16 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A matrix `w[rows][cols]` on the GPU; in several parts where a plane is over the binding limit."""
+    """A matrix `w[rows][cols]` on the GPU; in several parts where a plane is over the binding limit.
+
+    `launches`: what `kernels.matmul` prepared for it, by use, so that a step looks up and no more.
+    """
 
     codec: str
     rows: int
     cols: int
     parts: tuple[Part, ...]
+    launches: dict[Any, Any] = field(default_factory=dict, repr=False)
 
 
 def pack(kind: str, raw: Any, rows: int, cols: int) -> Packed:
