@@ -97,7 +97,7 @@ class CachePages:
             ids.sort()
             for layer, size in self._layers(group):
                 buffer = self.cache.layer_pages(layer)
-                parts += [(buffer, page * size, count * size) for page, count in _runs(ids)]
+                parts += [(buffer, page * size, count * size) for page, count in runs(ids)]
                 for place, (_, at) in enumerate(ids):
                     pieces.setdefault(at, []).append((start + place * size, size))
                 start += len(ids) * size
@@ -138,7 +138,7 @@ class CachePages:
         start = 0
         for layer, size in self._layers(group):
             buffer, place = self.cache.layer_pages(layer), 0
-            for page, count in _runs(waiting):
+            for page, count in runs(waiting):
                 slots = [memoryview(data)[start : start + size] for _, data in waiting[place : place + count]]
                 self.cache.device.write(buffer, b"".join(slots), page * size)
                 place += count
@@ -159,7 +159,7 @@ class CachePages:
         self.cache.add_sequence(self.seq)
 
 
-def _runs(pages: Sequence[tuple[int, Any]]) -> list[tuple[int, int]]:
+def runs(pages: Sequence[tuple[int, Any]]) -> list[tuple[int, int]]:
     """(first page, count) for each run of neighbouring ids in sorted `pages`."""
     runs: list[tuple[int, int]] = []
     for page, *_ in pages:
