@@ -75,7 +75,7 @@ class Blobs:
         """
         dropped, adopted, junk = dict(self.dropped), dict(self.adopted), set(self.junk)
         condemned = set(self.condemned)
-        puts, refs = await self._puts(ready)
+        puts, refs = await self.entries(ready)
         for page, ref in adopted.items():
             puts |= self._ref_puts(page, ref)
         kept = {ref.digest for ref in (*refs.values(), *adopted.values())}
@@ -117,7 +117,7 @@ class Blobs:
             self._stored -= freed
         self._stored += nbytes
 
-    async def _puts(self, ready: Iterable[FullPage]) -> tuple[dict[str, bytes], dict[PageId, PageRef]]:
+    async def entries(self, ready: Iterable[FullPage]) -> tuple[dict[str, bytes], dict[PageId, PageRef]]:
         """Entries for pages; bytes and index entries that are stored already are not written again."""
         puts: dict[str, bytes] = {}
         refs = {}

@@ -24,6 +24,13 @@ def row_key(session: str, number: int) -> str:
     return f"s/{session}/j/{number:010}"
 
 
+def require_id(session: str) -> None:
+    """Raise `CheckpointError` unless this can be a session's id."""
+    allowed = session.isascii() and session.replace(".", "").replace("-", "").replace("_", "").isalnum()
+    if not allowed or len(session) > 64:
+        raise CheckpointError(f"session id is {session!r:.80}, expected 1 to 64 of A-Z a-z 0-9 . _ -")
+
+
 def first_seed(session: str) -> bytes:
     """The digest seed of a session's row 0."""
     return seed_of(f"s/{session}/j/")
@@ -69,7 +76,7 @@ async def walk(store: Store, session: str) -> Walked:
     row: Row | None = None
     for number, (key, data) in enumerate(found):
         try:
-            row = _follow(transcript, session, number, key, data, seeds[-1])
+            row = follow(transcript, session, number, key, data, seeds[-1])
         except DamageError as error:
             damage = str(error)
             break
@@ -84,7 +91,7 @@ async def walk(store: Store, session: str) -> Walked:
     return Walked(transcript, rows, seeds[-1], tuple(key for key, _ in found[rows:]), damage)
 
 
-def _follow(transcript: Transcript, session: str, number: int, key: str, data: bytes, seed: bytes) -> Row:
+def follow(transcript: Transcript, session: str, number: int, key: str, data: bytes, seed: bytes) -> Row:
     """Check a row and apply it."""
     what = f"row {number}"
     if key != row_key(session, number):

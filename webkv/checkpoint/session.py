@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from webkv.checkpoint.catalog import Summary, evict
 from webkv.checkpoint.identity import Identity
-from webkv.checkpoint.journal import Journal, Walked, first_seed, row_key, walk
+from webkv.checkpoint.journal import Journal, Walked, first_seed, require_id, row_key, walk
 from webkv.checkpoint.pages import PageSource, PageWriter
 from webkv.checkpoint.record import Computed, End, Header, Mode, Prompt, Request, Row, Token, Truncate
 from webkv.checkpoint.recover import Pages, PageTarget, Plan, without_pages
@@ -67,7 +67,7 @@ class Session:
         another process is making it.  A store that fails otherwise makes a degraded session, not an error.
         """
         session = id or secrets.token_hex(8)
-        _check_id(session)
+        require_id(session)
         made = cls(
             store, session, identity, Walked(Transcript(), 0, first_seed(session)), options or Options()
         )
@@ -98,7 +98,7 @@ class Session:
         `IdentityError` naming the field if it belongs to something else.  With `recompute` only another
         namespace or tokenizer is refused: its tokens are kept, its KV is not used.
         """
-        _check_id(id)
+        require_id(id)
         async with AsyncExitStack() as held:
             await _lock(held, store, id)
             walked = await walk(PatientStore(store, (options or Options()).patience), id)
@@ -306,9 +306,3 @@ async def _exists(store: Store, session: str) -> bool:
         return bool(await store.keys(row_key(session, 0)))
     except StoreError:
         return False
-
-
-def _check_id(session: str) -> None:
-    allowed = session.isascii() and session.replace(".", "").replace("-", "").replace("_", "").isalnum()
-    if not allowed or len(session) > 64:
-        raise CheckpointError(f"session id is {session!r}, expected 1 to 64 of A-Z a-z 0-9 . _ -")
