@@ -8,13 +8,16 @@ export class BootError extends Error {
   }
 }
 
-const fetchChecked = async (url, integrity) => {
+export const hex = (buffer) =>
+  [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
+const fetched = async (url) => {
   let answer;
   try {
-    answer = await fetch(url, integrity ? { integrity } : {});
+    answer = await fetch(url);
   } catch (error) {
     throw new BootError(`${url} could not be loaded (${error.message})`,
-      "Check that the server still runs and that the file was not changed, then reload");
+      "Check the connection and that the server still runs, then reload");
   }
   if (!answer.ok) {
     throw new BootError(`${url} is missing (HTTP ${answer.status})`,
@@ -23,21 +26,22 @@ const fetchChecked = async (url, integrity) => {
   return answer;
 };
 
-const base64 = (hex) =>
-  btoa(String.fromCharCode(...hex.match(/../g).map((pair) => parseInt(pair, 16))));
+export const readManifest = async (root) => (await fetched(new URL("manifest.json", root))).json();
 
-export const readManifest = async (root) =>
-  (await fetchChecked(new URL("manifest.json", root))).json();
+const fetchChecked = async (url, sha256) => {
+  const bytes = await (await fetched(url)).arrayBuffer();
+  const found = hex(await crypto.subtle.digest("SHA-256", bytes));
+  if (found === sha256) return bytes;
+  throw new BootError(`${url} was changed (digest ${found.slice(0, 12)}, expected ${sha256.slice(0, 12)})`,
+    "Reload the page; if that does not help, run `webkv serve` again");
+};
 
 // `onStep(done, total, what)` is called as parts arrive.  Returns Pyodide with webkv importable.
 export const boot = async (root, manifest, onStep = () => {}) => {
   const total = manifest.wheels.length + 1;
   onStep(0, total, "Python");
   const base = new URL(manifest.pyodide, root).href;
-  const arriving = manifest.wheels.map(async ({ file, sha256 }) => {
-    const answer = await fetchChecked(new URL(file, root), `sha256-${base64(sha256)}`);
-    return answer.arrayBuffer();
-  });
+  const arriving = manifest.wheels.map(({ file, sha256 }) => fetchChecked(new URL(file, root), sha256));
   arriving.forEach((promise) => promise.catch(() => {})); // reported below, in order
   let pyodide;
   try {

@@ -1,5 +1,5 @@
 // Model files in the origin's private file system: fetched once, resumed after a break, checked before use.
-import { BootError } from "./boot.js";
+import { BootError, hex } from "./boot.js";
 
 const CHUNK = 8 << 20;
 
@@ -20,8 +20,6 @@ const handleOf = async (name, create = false) => {
     throw error;
   }
 };
-
-const hex = (buffer) => [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 const wrongRoom = (error, size) => error.name === "QuotaExceededError"
   ? new BootError(`The browser has no room for this model of ${Math.ceil(size / 1e6)} MB`,

@@ -126,5 +126,7 @@ class IndexedDBStore:
             raise StoreFullError(
                 "the browser gives this site no more room: delete sessions or models", needed
             )
+        if "denied permission" in message:  # Chromium's word for it comes as an UnknownError
+            name = "SecurityError"
         advice = _ADVICE.get(name, "reload the page")
         raise StoreError(f"the browser's database {self.name!r} failed ({name}: {message}); {advice}")
