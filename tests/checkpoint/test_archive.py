@@ -130,7 +130,7 @@ async def test_an_id_that_is_taken_is_refused(tmp_path: Path) -> None:
 async def test_an_id_that_is_none_is_refused(tmp_path: Path) -> None:
     store, _ = await stored()
     await export_session(store, "a", tmp_path / "a.safetensors")
-    with pytest.raises(CheckpointError, match="session id is '../b'"):
+    with pytest.raises(CheckpointError, match=r"session id is '\.\./b'"):
         await import_session(MemoryStore(), tmp_path / "a.safetensors", "../b")
 
 

@@ -39,7 +39,7 @@ class Session:
         self.transcript = walked.transcript
         self.damage = walked.damage
         self._options = options
-        self._told: tuple[object, ...] = ("durable", "", None)
+        self._told: tuple[object, ...] = (False, "", None)
         self._created = time.time()
         self._blocks = 0
         self._held = AsyncExitStack()
