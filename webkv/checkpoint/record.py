@@ -198,7 +198,10 @@ def _decode(kind: Kind, payload: bytes) -> Row:
     match kind:
         case Kind.HEADER:
             data = unpack_json(payload)
-            return Header(Identity.from_json(data.get("identity")), data.get("facts") or {})
+            facts = data.get("facts")
+            if not isinstance(facts, dict):
+                raise ValueError(f"facts are {facts!r:.40}, expected an object")
+            return Header(Identity.from_json(data.get("identity")), facts)
         case Kind.REQUEST:
             return Request(unpack_json(payload))
         case Kind.PROMPT:
