@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import sys
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,15 @@ def config(*groups: LayerGroup, **fields: Any) -> CacheConfig:
 def random(seed: int, *shape: int) -> np.ndarray:
     """Reproducible float32 values."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Wait for `coroutine` inside a test that is not async itself."""
+    if sys.platform == "emscripten":
+        from pyodide.ffi import run_sync
+
+        return run_sync(coroutine)
+    return asyncio.run(coroutine)
 
 
 class Pair:
