@@ -1,8 +1,9 @@
 // The page: what a person sees and does.  All work happens in worker.js; this file only sends commands and shows
 // events.  When the worker or its GPU dies, a new worker takes the open chat up where it was.
 import { Chat } from "./chat.js";
+import { listModels, listSessions } from "./lists.js";
 import { showPages } from "./picture.js";
-import { advice, ago, size } from "./words.js";
+import { advice, size } from "./words.js";
 
 const find = (id) => document.getElementById(id);
 const chat = new Chat(find("log"), find("spoken"));
@@ -62,30 +63,9 @@ const showStep = ({ what, done, total, unit }) => {
   else find("step-amount").textContent = unit === "bytes" ? `${size(done)} of ${size(total)}` : `${done} of ${total}`;
 };
 
-const chooseModel = ({ offered, kept }) => {
-  models = { offered, kept };
-  const names = [...new Set([...offered.map(({ name }) => name), ...kept])];
-  find("models").replaceChildren(...names.map((name) => {
-    const item = document.createElement("li");
-    const load = document.createElement("button");
-    load.type = "button";
-    const facts = offered.find((each) => each.name === name);
-    load.textContent = `Load ${name}`;
-    load.onclick = () => loadModel(name);
-    const note = document.createElement("span");
-    note.className = "quiet";
-    note.textContent = kept.includes(name) ? "kept in this browser" : `${size(facts.size)} to fetch`;
-    item.append(load, note);
-    if (kept.includes(name) && name !== model) {
-      const forget = document.createElement("button");
-      forget.type = "button";
-      forget.textContent = "Delete";
-      forget.setAttribute("aria-label", `Delete the kept file of ${name}`);
-      forget.onclick = () => send("forget", { name });
-      item.append(forget);
-    }
-    return item;
-  }));
+const chooseModel = (found) => {
+  models = found;
+  listModels(find("models"), models, model, { load: loadModel, forget: (name) => send("forget", { name }) });
   find("chooser").hidden = Boolean(model);
 };
 
@@ -124,28 +104,22 @@ const openSession = (id) => {
 const showSessions = ({ sessions: listed, shown: current }) => {
   sessions = listed;
   find("no-sessions").hidden = listed.length > 0;
-  find("sessions").replaceChildren(...listed.map((session) => {
-    const item = document.createElement("li");
-    const open = document.createElement("button");
-    open.type = "button";
-    open.className = "open";
-    if (session.id === current) open.setAttribute("aria-current", "true");
-    const state = session.damage ? "damaged" : session.end ? "" : "unfinished, ";
-    const facts = document.createElement("small");
-    facts.textContent = `${state}${session.tokens} tokens, ${size(session.nbytes)}, ${ago(session.used)}`;
-    open.append(session.title || session.id, facts);
-    open.onclick = () => busy || openSession(session.id);
-    const remove = document.createElement("button");
-    remove.type = "button";
-    remove.className = "delete";
-    remove.textContent = "✕";
-    remove.setAttribute("aria-label", `Delete the chat ${session.title || session.id}`);
-    remove.onclick = () => {
-      if (!busy && confirm(`Delete the chat “${session.title || session.id}” and its pages?`)) work("delete", { session: session.id });
-    };
-    item.append(open, remove);
-    return item;
-  }));
+  listSessions(find("sessions"), listed, current, {
+    open: ({ id }) => busy || openSession(id),
+    save: ({ id }) => busy || work("save", { session: id }),
+    remove: ({ id, title }) => {
+      if (!busy && confirm(`Delete the chat “${title || id}” and its pages?`)) work("delete", { session: id });
+    },
+  });
+};
+
+// Hands a saved chat to the browser as a download.
+const download = ({ name, bytes }) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([bytes]));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 };
 
 const resumed = ({ how, tokens, pages, nbytes, seconds, damage }) => {
@@ -252,6 +226,7 @@ const events = {
     console.error(text);
     restart("The page's Python stopped");
   },
+  brought: ({ session }) => notice("The chat was brought in.", { "Open it": () => openSession(session) }),
   done: ({ during }) => {
     busy = false;
     if (during === "start") comeBack();
@@ -274,6 +249,7 @@ const begin = () => {
   }
   worker = new Worker("worker.js", { type: "module" });
   worker.onmessage = ({ data }) => {
+    if (typeof data !== "string") return download(data);
     const event = JSON.parse(data);
     events[event.type]?.(event);
     document.dispatchEvent(new CustomEvent("webkv", { detail: event }));
@@ -306,6 +282,10 @@ find("fork").onclick = () => work("fork");
 find("new").onclick = () => (work("new"), find("text").focus());
 find("relaxed").onchange = ({ target }) => send("durability", { relaxed: target.checked });
 find("file").onchange = ({ target }) => target.files[0] && loadModel(target.files[0].name, target.files[0]);
+find("import").onchange = ({ target }) => {
+  if (target.files[0] && !busy) work("bring", { file: target.files[0] });
+  target.value = "";
+};
 find("persist").onclick = async () => (await navigator.storage.persist(), persistence());
 
 // For scripts: commands go in here, and every event of the worker is a "webkv" event of the document.

@@ -10,6 +10,7 @@ const tellFailure = (during, error) => tell("error", {
 const stepper = (what, unit) => (done, total) => tell("step", { what, done, total, unit });
 
 let page; // the Python object
+let files; // Python's file system
 let manifest;
 
 const start = async () => {
@@ -19,6 +20,7 @@ const start = async () => {
   // Python's own output is for developers.
   pyodide.setStdout({ batched: (line) => console.log(line) });
   pyodide.setStderr({ batched: (line) => console.warn(line) });
+  files = pyodide.FS;
   pyodide.registerJsModule("worker", { post: (text) => postMessage(text) });
   page = await pyodide.runPythonAsync(`
 from worker import post
@@ -45,7 +47,23 @@ const forget = async ({ name }) => {
   await page.handle(JSON.stringify({ do: "storage" }));
 };
 
-const own = { start, load, forget };
+// A chat as a file: Python writes and reads it in its own file system.
+const save = async ({ session }) => {
+  const path = `/tmp/${session}.safetensors`;
+  await page.handle(JSON.stringify({ do: "save", session, path }));
+  if (!files.analyzePath(path).exists) return; // refused; Python has told why
+  postMessage({ name: `${session}.safetensors`, bytes: files.readFile(path) });
+  files.unlink(path);
+};
+
+const bring = async ({ file }) => {
+  const path = "/tmp/brought.safetensors";
+  files.writeFile(path, new Uint8Array(await file.arrayBuffer()));
+  await page.handle(JSON.stringify({ do: "bring", path }));
+  files.unlink(path);
+};
+
+const own = { start, load, forget, save, bring };
 
 onmessage = async ({ data }) => {
   const { do: name, ...rest } = data;

@@ -84,6 +84,7 @@ async def load(
     device_name: str | None = None,
     page_dtype: str = "f16",
     context: int | None = None,
+    default_context: int = DEFAULT_CONTEXT,
     sequences: int = 1,
     chunk: int = 256,
     namespace: str = "",
@@ -91,6 +92,7 @@ async def load(
 ) -> Loaded:
     """Open a GGUF file (a path, its parts, or bytes) for `sequences` conversations of `context` tokens each.
 
+    `default_context`: the most that is taken when `context` is not given.
     `progress(step, unit)` gives a callback `(done, total)` for each slow step.  Raises `ModelError` for a
     file that is damaged or not supported, `DeviceError` for a device that cannot hold it.
     """
@@ -102,7 +104,7 @@ async def load(
     config = read_config(file)
     if context is not None and not 0 < context <= config.context:
         raise PromptError(f"context is {context}, expected 1 to {config.context} for {config.name}")
-    context = context or min(config.context, DEFAULT_CONTEXT)
+    context = context or min(config.context, default_context)
     tokenizer = Tokenizer.from_gguf(file)
     weights = file.digest(step("checking the model"))
     device = device or await open_device(device_name)

@@ -11,17 +11,20 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from webkv.checkpoint import Options, Status, Store, delete, sessions
+from webkv.checkpoint.archive import export_session, import_session
 from webkv.engine import TokenEvent
 from webkv.errors import ModelError, PromptError, WebkvError
 from webkv.gpu import Device, open_device
 from webkv.load import Loaded, load
+from webkv.page_table import page_table
 from webkv.resume import Chat
 from webkv.sampling import SamplingParams
 
-# Tokens of one conversation, and conversations whose pages fit at the same time.
+# Tokens of one conversation, and conversations whose pages fit at the same time: a page shares its memory.
 _CONTEXT = 4096
 _SEQUENCES = 2
 _PICTURE_SECONDS = 0.2
@@ -91,7 +94,7 @@ class Page:
 
         begun = time.monotonic()
         found = await load(
-            file, device=self._device, context=None, sequences=_SEQUENCES, namespace="page", progress=step
+            file, device=self._device, default_context=_CONTEXT, sequences=_SEQUENCES, progress=step
         )
         if sha256 and found.identity.weights != sha256:
             raise ModelError(f"{name} is damaged: digest {found.identity.weights}, expected {sha256}")
@@ -99,6 +102,7 @@ class Page:
         context, layers = found.engine.context, len(found.config.groups)
         took = time.monotonic() - begun
         self._tell("model", name=name, title=found.name, context=context, groups=layers, seconds=took)
+        await self._tell_storage()
         self._picture(force=True)
 
     async def do_durability(self, relaxed: bool) -> None:
@@ -137,6 +141,7 @@ class Page:
                 max_tokens=max_tokens, facts={"file": self._name}, options=self._options(),
             )  # fmt: skip
             self._show(chat)
+        await self._tell_sessions()
         await self._answer(chat)
         await self._tell_sessions()
 
@@ -161,6 +166,19 @@ class Page:
             self._tell("closed")
         await delete(self._store, session)
         await self._tell_sessions()
+
+    async def do_save(self, session: str, path: str) -> None:
+        """Write a stored chat, with its pages, to a file that `bring` or the command line can take up."""
+        for chat in self._chats:
+            if chat.id == session:
+                await chat.session.flush()
+        await export_session(self._store, session, Path(path))
+
+    async def do_bring(self, path: str) -> None:
+        """Add the chat in a file to the stored ones."""
+        found = await import_session(self._store, Path(path))
+        await self._tell_sessions()
+        self._tell("brought", session=found)
 
     async def do_digests(self) -> None:
         """Tell the open chat's token ids and the digest of each page's bytes, to compare with another run."""
@@ -224,7 +242,7 @@ class Page:
                 if self._stop:
                     break
         finally:
-            await events.aclose()  # type: ignore[attr-defined]
+            await events.aclose()
         if finish is None:
             finish = "cancelled"
             await chat.session.durable(chat.session.end(finish))
@@ -262,29 +280,3 @@ class Page:
     async def _tell_storage(self) -> None:
         used, quota = await self._store.estimate()
         self._tell("storage", used=used, quota=quota)
-
-
-def page_table(loaded: Loaded, chats: list[Chat]) -> list[dict[str, Any]]:
-    """Per layer group: its pages as text, one character each, and what the shown sequence holds.
-
-    `.` free, `1` held and not stored, `2` held and stored, `3` shared by sequences, `4` the page that is
-    being filled.  `left` counts pages of the shown sequence that its window has left behind.
-    """
-    manager = loaded.engine.cache.manager
-    told = []
-    for at, (group, pool) in enumerate(zip(manager.groups, manager.pools, strict=True)):
-        codes = bytearray(b"." * pool.num_pages)
-        left = 0
-        for chat in chats:
-            found = manager.sequences[chat.conversation.id]
-            held = found.pages[at]
-            left = held.first_block
-            stored = chat.session.stored
-            for block, page in enumerate(held.view.tolist(), held.first_block):
-                codes[page] = ord("2" if (group.name, block) in stored else "1")
-                if pool.refs(page) > 1:
-                    codes[page] = ord("3")
-                elif (block + 1) * manager.page_tokens > found.length:
-                    codes[page] = ord("4")
-        told.append({"name": group.name, "window": group.window, "pages": codes.decode(), "left": left})
-    return told
