@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from webkv.sampling import SamplerState
+import numpy as np
+
+from webkv.sampling import SamplerState, SamplingParams, sample
+
+# A consumer that stops reading pauses its own sequence after this many tokens.
+_UNREAD_LIMIT = 64
 
 Progress = Callable[[int, int], None]
 """Called with (tokens done, tokens in all)."""
@@ -43,7 +49,7 @@ class Conversation:
     """One sequence: all its tokens, of which the first `cached` have their K and V in the cache.
 
     Tokens up to `prompted` came from outside and go through prefill; later ones were drawn, and go through
-    decode.
+    decode.  `unread` are the last of them, which no consumer of `generate` has had yet.
     """
 
     id: int
@@ -51,6 +57,7 @@ class Conversation:
     prompted: int = 0
     cached: int = 0
     state: SamplerState | None = None
+    unread: deque[Sampled] = field(default_factory=deque)
 
 
 class Journal(Protocol):
@@ -61,3 +68,53 @@ class Journal(Protocol):
 
     async def commit(self, conversation: Conversation, sampled: Sequence[Sampled]) -> None:
         """Keep these tokens; returns when they may be shown."""
+
+
+@dataclass(eq=False)
+class Job:
+    """One `Engine.generate`: what it asked for, and how far it is.
+
+    Tokens wait in `drawn` until they are kept, then in `conversation.unread` until they are read.  `done`:
+    the last one is drawn; `finished`: it is kept too.
+    """
+
+    conversation: Conversation
+    params: SamplingParams
+    limit: int
+    stop: frozenset[int]
+    journal: Journal | None
+    progress: Progress | None
+    drawn: list[Sampled] = field(default_factory=list)
+    made: int = 0
+    done: bool = False
+    finished: bool = False
+    error: Exception | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the next step may compute for it."""
+        return not self.done and self.error is None and len(self.conversation.unread) < _UNREAD_LIMIT
+
+    def take(self, row: Any) -> None:
+        """Draw the next token from `row`: its logits, the largest of them, or the greedy id itself."""
+        conversation = self.conversation
+        state = conversation.state
+        if state is None or state.seed != self.params.seed:
+            state = SamplerState(self.params.seed)
+        if isinstance(row, int | np.integer):
+            token = int(row)
+        else:
+            token, state = sample(row, self.params, state, conversation.tokens)
+        position = len(conversation.tokens)
+        conversation.tokens.append(token)
+        conversation.state = state
+        self.made += 1
+        finish = "stop" if token in self.stop else "length" if self.made == self.limit else None
+        self.done = finish is not None
+        self.drawn.append(Sampled(token, position, state, finish))
+
+
+def fail(jobs: Iterable[Job], error: Exception) -> None:
+    """End jobs with `error`, unless they have ended with another."""
+    for job in jobs:
+        job.error = job.error or error

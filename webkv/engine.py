@@ -10,21 +10,18 @@ There is no background task: whoever waits for a token runs the next step for ev
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from webkv.cache import PagedKVCache
-from webkv.conversation import Conversation, Journal, Progress, Sampled, TokenEvent
+from webkv.conversation import Conversation, Job, Journal, Progress, Sampled, TokenEvent, fail
 from webkv.errors import CacheError, CacheFullError, PromptError, WebkvError
-from webkv.models.tokenizer import TextStream, Tokenizer
-from webkv.sampling import Candidates, SamplerState, SamplingParams, needs_full_logits, sample
-
-# A consumer that stops reading pauses its own sequence after this many undelivered tokens.
-_UNREAD_LIMIT = 64
+from webkv.models.tokenizer import Tokenizer
+from webkv.sampling import Candidates, SamplingParams, needs_full_logits
 
 
 class CausalModel(Protocol):
@@ -42,27 +39,6 @@ class CausalModel(Protocol):
     async def full_logits(self, sequences: int) -> np.ndarray: ...
 
 
-@dataclass(eq=False)
-class _Job:
-    conversation: Conversation
-    params: SamplingParams
-    limit: int
-    stop: frozenset[int]
-    stream: TextStream
-    journal: Journal | None
-    progress: Progress | None
-    ready: deque[TokenEvent] = field(default_factory=deque)
-    sampled: list[Sampled] = field(default_factory=list)
-    made: int = 0
-    finish: str | None = None
-    finished: bool = False
-    error: WebkvError | None = None
-
-    @property
-    def waiting(self) -> bool:
-        return self.finish is None and self.error is None and len(self.ready) < _UNREAD_LIMIT
-
-
 class Engine:
     """Generates text for any number of conversations at once.
 
@@ -76,7 +52,7 @@ class Engine:
         self.context = context
         self.device = cache.device
         self._next_id = 0
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         self._turn = asyncio.Lock()
 
     def open(self, tokens: Iterable[int] = ()) -> Conversation:
@@ -99,6 +75,7 @@ class Engine:
     def extend(self, conversation: Conversation, tokens: Iterable[int]) -> None:
         """Append `tokens` (the next turn); they are computed by the next `generate` or `prefill`."""
         conversation.tokens += self.checked(list(tokens), len(conversation.tokens))
+        conversation.unread.clear()
         conversation.prompted = len(conversation.tokens)
 
     def fork(self, conversation: Conversation, position: int | None = None) -> Conversation:
@@ -114,22 +91,27 @@ class Engine:
         return child
 
     def close(self, conversation: Conversation) -> None:
-        """Give the conversation's pages back."""
+        """Give the conversation's pages back; a `generate` of it that still runs ends with a `CacheError`."""
+        self._end(conversation, "its conversation was closed")
         self.cache.remove_sequence(conversation.id)
 
-    async def prefill(self, conversation: Conversation, until: int, journal: Journal | None = None) -> None:
+    async def prefill(self, conversation: Conversation, until: int, progress: Progress | None = None) -> None:
         """Compute tokens up to `until` in prefill chunks, drawing nothing."""
-        while conversation.cached < until:
-            async with self._turn:
-                self._prefill_chunk(conversation, until, journal)
-                await self.device.fence()
+        await self._compute(conversation, until, progress, partial(self._prefill_chunk, conversation, until))
 
-    async def replay(self, conversation: Conversation, until: int) -> None:
+    async def replay(self, conversation: Conversation, until: int, progress: Progress | None = None) -> None:
         """Compute tokens up to `until` one decode step at a time, drawing nothing."""
+        await self._compute(conversation, until, progress, partial(self._decode, [conversation]))
+
+    async def _compute(
+        self, conversation: Conversation, until: int, progress: Progress | None, step: Callable[[], None]
+    ) -> None:
         while conversation.cached < until:
             async with self._turn:
-                self._decode([conversation])
+                step()
                 await self.device.fence()
+            if progress is not None:
+                progress(conversation.cached, until)
 
     async def generate(
         self,
@@ -141,25 +123,30 @@ class Engine:
         journal: Journal | None = None,
         progress: Progress | None = None,
         shown: Iterable[int] = (),
-    ) -> AsyncIterator[TokenEvent]:
+    ) -> AsyncGenerator[TokenEvent, None]:
         """Draw up to `max_tokens` tokens, ending after a stop token (default: the tokenizer's end tokens).
 
+        Tokens that an earlier call drew and nobody read come first and do not count; such a call, if its
+        iterator is still open, ends with a `CacheError`.  Nothing comes when the context is full.
         `progress(done, total)` follows the prompt's prefill, in tokens.  `shown`: the answer's tokens so far,
         when it is being continued; a character may have begun in them.
-        Raises `CacheFullError` when the pool runs out of pages; what was drawn stays in the conversation.
+        Raises `CacheFullError` when the pool runs out of pages, `DeviceError` when a step fails; what was
+        drawn before comes first, and stays in the conversation.
         """
-        self._require_prompt(conversation)
         ends = frozenset(self.tokenizer.eos_ids if stop is None else stop)
-        job = _Job(conversation, params, max_tokens, ends, self.tokenizer.stream(), journal, progress)
-        if max_tokens < 1:
-            return
+        job = Job(conversation, params, max_tokens, ends, journal, progress)
+        stream = self.tokenizer.stream()
         for token in shown:
-            job.stream.push(token)
-        self._jobs.append(job)
+            stream.push(token)
+        await self._begin(job)
         try:
             while True:
-                while job.ready:
-                    yield job.ready.popleft()
+                while conversation.unread:
+                    made = conversation.unread.popleft()
+                    text = "" if made.token in ends else stream.push(made.token)
+                    if made.finish is not None:
+                        text += stream.flush()
+                    yield TokenEvent(made.token, made.position, text, made.finish)
                 if job.error is not None:
                     raise job.error
                 if job.finished:
@@ -167,21 +154,49 @@ class Engine:
                 # Shielded: a cancelled consumer must not leave a step half done for the others.
                 await asyncio.shield(asyncio.ensure_future(self._advance(job)))
         finally:
-            self._jobs.remove(job)
+            await asyncio.shield(asyncio.ensure_future(self._leave(job)))
 
-    def _require_prompt(self, conversation: Conversation) -> None:
+    async def settle(self, conversation: Conversation) -> None:
+        """Wait for the step under way, keep what was drawn, and end a `generate` that was left unfinished."""
+        if all(job.conversation is not conversation for job in self._jobs):
+            return
+        async with self._turn:
+            await self._deliver()
+            self._end(conversation, "its conversation was taken up elsewhere")
+
+    def _end(self, conversation: Conversation, why: str) -> None:
+        for job in self._jobs:
+            if job.conversation is conversation and job.error is None:
+                job.error = CacheError(f"the generation was ended: {why}")
+
+    async def _begin(self, job: Job) -> None:
+        conversation, unread = job.conversation, job.conversation.unread
         if not conversation.tokens:
             raise PromptError("the prompt is empty: at least one token is needed to generate from")
-        if conversation.cached == len(conversation.tokens):
-            # The last row's logits are gone; computing that row again gives the same bits.
-            self.cache.popn(conversation.id, 1)
-            conversation.cached -= 1
+        await self.settle(conversation)
+        job.limit = min(job.limit, self.context - len(conversation.tokens))
+        if job.limit < 1 or (unread and unread[-1].finish == "stop"):
+            job.done = job.finished = True
+        else:
+            if unread:
+                unread[-1] = replace(unread[-1], finish=None)
+            if conversation.cached == len(conversation.tokens):
+                # The last row's logits are gone; computing that row again gives the same bits.
+                self.cache.popn(conversation.id, 1)
+                conversation.cached -= 1
+        self._jobs.append(job)
 
-    async def _advance(self, job: _Job) -> None:
+    async def _leave(self, job: Job) -> None:
+        if not job.finished:
+            async with self._turn:
+                await self._deliver()
+        self._jobs.remove(job)
+
+    async def _advance(self, job: Job) -> None:
         async with self._turn:
-            if not job.ready and job.waiting:
+            if not job.conversation.unread and job.waiting:
                 await self._step()
-            elif job.sampled:
+            elif job.drawn:
                 await self._deliver()
 
     async def _step(self) -> None:
@@ -194,17 +209,20 @@ class Engine:
             else:
                 self._prefill_chunk(prompt.conversation, prompt.conversation.prompted, prompt.journal)
         except CacheFullError as error:
-            running[-1].error = error
-            await self._deliver()
-            return
+            # One that needs no page would be given up for nothing; the newest of the others is.
+            size = self.cache.config.page_tokens
+            wanting = [job for job in running if job.conversation.cached % size == 0]
+            (wanting or running)[-1].error = error
+            running = []
+        except WebkvError as error:
+            fail(running, error)
+            running = []
         # The GPU works on this step while the tokens of the last one become durable.
-        reading = asyncio.ensure_future(self._read(running))
-        await self._deliver()
-        await reading
-        if any(job.finish for job in running):
+        await asyncio.gather(self._deliver(), *([self._read(running)] if running else []))
+        if any(job.done for job in running):
             await self._deliver()
 
-    def _prefill_chunk(self, conversation: Conversation, until: int, journal: Journal | None) -> None:
+    def _prefill_chunk(self, conversation: Conversation, until: int, journal: Journal | None = None) -> None:
         start = conversation.cached
         stop = min(until, start + self.model.max_rows)
         self._forward([conversation], [stop - start], conversation.tokens[start:stop], "prefill")
@@ -223,58 +241,50 @@ class Engine:
 
     def _forward(self, batch: list[Conversation], lengths: list[int], tokens: list[int], mode: str) -> None:
         self.cache.begin_forward([c.id for c in batch], lengths)
-        with self.device.batch() as work:
-            self.model.forward(work, self.cache, tokens, mode)
+        try:
+            with self.device.batch() as work:
+                self.model.forward(work, self.cache, tokens, mode)
+        except BaseException:
+            self.cache.abort_forward()
+            raise
         self.cache.end_forward()
 
-    async def _read(self, jobs: list[_Job]) -> None:
+    async def _read(self, jobs: list[Job]) -> None:
         """Wait for the step; draw each job's next token, unless its prompt has chunks left."""
-        conversation = jobs[0].conversation
-        if jobs[0].progress is not None and not jobs[0].made:
-            jobs[0].progress(conversation.cached, conversation.prompted)
-        if conversation.cached < len(conversation.tokens):
-            await self.device.fence()
+        drawing = [job.conversation.cached == len(job.conversation.tokens) for job in jobs]
+        try:
+            if not any(drawing):
+                await self.device.fence()
+                rows: Sequence[Any] = [None] * len(jobs)
+            elif any(needs_full_logits(job.params) for job in jobs):
+                rows = list(await self.model.full_logits(len(jobs)))
+            elif all(job.params.greedy for job in jobs):
+                rows = list(await self.model.greedy(len(jobs)))
+            else:
+                rows = await self.model.candidates(len(jobs))
+        except WebkvError as error:
+            fail(jobs, error)
             return
-        if all(job.params.greedy and not needs_full_logits(job.params) for job in jobs):
-            rows: Sequence[Any] = list(await self.model.greedy(len(jobs)))
-        elif any(needs_full_logits(job.params) for job in jobs):
-            rows = list(await self.model.full_logits(len(jobs)))
-        else:
-            rows = await self.model.candidates(len(jobs))
-        for job, row in zip(jobs, rows, strict=True):
-            self._take(job, row)
-
-    def _take(self, job: _Job, row: Any) -> None:
-        conversation = job.conversation
-        state = conversation.state or SamplerState(job.params.seed)
-        if isinstance(row, int | np.integer):
-            token = int(row)
-        else:
-            token, state = sample(row, job.params, state, conversation.tokens)
-        position = len(conversation.tokens)
-        conversation.tokens.append(token)
-        conversation.state = state
-        job.made += 1
-        if token in job.stop:
-            job.finish = "stop"
-        elif job.made >= job.limit or position + 1 >= self.context:
-            job.finish = "length"
-        job.sampled.append(Sampled(token, position, state, job.finish))
+        for job, draws, row in zip(jobs, drawing, rows, strict=True):
+            if job.progress is not None and job.conversation.cached <= job.conversation.prompted:
+                job.progress(job.conversation.cached, job.conversation.prompted)
+            if draws and job.error is None:
+                job.take(row)
 
     async def _deliver(self) -> None:
-        """Make the drawn tokens durable, then hand them to their consumers."""
+        """Keep the drawn tokens, then let their consumers have them."""
         # Taken off first: the step that runs meanwhile draws more.
-        drawn = [(job, job.sampled) for job in self._jobs if job.sampled]
-        for job, _ in drawn:
-            job.sampled = []
-        commits = [
-            job.journal.commit(job.conversation, made) for job, made in drawn if job.journal is not None
-        ]
-        await asyncio.gather(*commits)
-        for job, sampled in drawn:
-            for made in sampled:
-                text = "" if made.token in job.stop else job.stream.push(made.token)
-                if made.finish is not None:
-                    text += job.stream.flush()
-                job.ready.append(TokenEvent(made.token, made.position, text, made.finish))
-                job.finished = made.finish is not None
+        taken = [(job, job.drawn) for job in self._jobs if job.drawn]
+        for job, _ in taken:
+            job.drawn = []
+        await asyncio.gather(*(self._keep(job, drawn) for job, drawn in taken))
+
+    async def _keep(self, job: Job, drawn: list[Sampled]) -> None:
+        try:
+            if job.journal is not None:
+                await job.journal.commit(job.conversation, drawn)
+        except WebkvError as error:
+            fail([job], error)
+            return
+        job.conversation.unread.extend(drawn)
+        job.finished = drawn[-1].finish is not None

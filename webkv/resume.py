@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from webkv.checkpoint import Mode, Options, Session, Status, Store
@@ -26,6 +27,7 @@ from webkv.conversation import Conversation, Progress, Sampled, TokenEvent
 from webkv.errors import CheckpointError, PromptError
 from webkv.load import Loaded
 from webkv.sampling import SamplerState, SamplingParams
+from webkv.turns import first_tokens, next_turn, stored_request
 
 _STATE = struct.Struct("<QQ")  # seed, counter
 _TITLE = 60
@@ -80,13 +82,16 @@ class Chat:
         id: str | None = None,
         facts: Mapping[str, Any] | None = None,
         options: Options | None = None,
+        progress: Progress | None = None,
     ) -> Chat:
         """A new conversation from a plain `prompt` or chat `messages`.
 
         It starts from the longest stored prefix of other sessions with equal tokens.  Raises `PromptError`
         before anything is stored when the prompt is empty or does not fit.
         """
-        tokens = _first_tokens(loaded, prompt, messages)
+        tokens = first_tokens(loaded, prompt, messages)
+        loaded.engine.checked(tokens, 1)  # one more, or there is no room for an answer
+        request = stored_request(prompt if messages is None else messages, params, max_tokens)
         title = (prompt if prompt is not None else messages[-1]["content"] if messages else "")[:_TITLE]
         conversation = loaded.engine.open(tokens)
         try:
@@ -97,46 +102,62 @@ class Chat:
         except BaseException:
             loaded.engine.close(conversation)
             raise
-        session.request(_request(prompt if messages is None else messages, params, max_tokens))
+        session.request(request)
         session.prompt(tokens)
-        return await cls._restored(loaded, session, conversation)
+        return await cls._restored(loaded, session, conversation, progress)
 
     @classmethod
     async def resume(
-        cls, loaded: Loaded, store: Store, id: str, *, recompute: bool = False, options: Options | None = None
+        cls,
+        loaded: Loaded,
+        store: Store,
+        id: str,
+        *,
+        recompute: bool = False,
+        options: Options | None = None,
+        progress: Progress | None = None,
     ) -> Chat:
         """The stored conversation `id`, its cache as it was.
 
         Stored pages are imported; the tokens of the unfinished page run again through the same kernels, so
-        every byte is what it was.  Raises `CheckpointError` if there is none, `IdentityError` naming what
-        differs if another model made it (`recompute`: use its tokens, not its KV), `StoreBusyError` while
-        another process holds it.
+        every byte is what it was.  `progress(done, total)` follows that, in tokens.  Raises `CheckpointError`
+        if there is none, `IdentityError` naming what differs if another model made it (`recompute`: use its
+        tokens, not its KV), `StoreBusyError` while another process holds it.
         """
         session = await Session.open(store, id, loaded.identity, recompute=recompute, options=options)
-        tokens = session.transcript.tokens
-        if not tokens:
+        try:
+            tokens = session.transcript.tokens
+            if not tokens:
+                raise CheckpointError(
+                    f"session {id!r} holds no tokens: {session.damage or 'it is a beginning'}"
+                )
+            conversation = loaded.engine.open(tokens)
+        except BaseException:
             await session.close()
-            why = session.damage or "it ended at its start"
-            raise CheckpointError(f"session {id!r} holds no tokens: {why}")
-        return await cls._restored(loaded, session, loaded.engine.open(tokens))
+            raise
+        return await cls._restored(loaded, session, conversation, progress)
 
     @classmethod
-    async def _restored(cls, loaded: Loaded, session: Session, conversation: Conversation) -> Chat:
-        begun = time.monotonic()
+    async def _restored(
+        cls, loaded: Loaded, session: Session, conversation: Conversation, progress: Progress | None = None
+    ) -> Chat:
+        begun, engine = time.monotonic(), loaded.engine
         try:
-            pages = CachePages(loaded.engine.cache, conversation.id, session.identity)
+            pages = CachePages(engine.cache, conversation.id, session.identity)
             plan = await session.restore(pages)
             conversation.cached = plan.imported
             # The last token is left to `generate`, which needs its logits.
             last = len(conversation.tokens) - 1
             for step in plan.replay:
-                compute = loaded.engine.prefill if step.mode is Mode.PREFILL else loaded.engine.replay
-                await compute(conversation, min(step.stop, last))
+                compute = engine.prefill if step.mode is Mode.PREFILL else engine.replay
+                await compute(conversation, min(step.stop, last), progress)
             _mark_pending(session, conversation)
             session.attach(pages)
         except BaseException:
-            await session.close()
-            loaded.engine.close(conversation)
+            try:
+                await session.close()
+            finally:
+                engine.close(conversation)
             raise
         nbytes = sum(ref.nbytes for _, ref in plan.pages)
         took = time.monotonic() - begun
@@ -165,61 +186,65 @@ class Chat:
 
     def remaining(self, max_tokens: int | None = None) -> int:
         """How many tokens the current turn may still draw."""
-        if self.finished == "stop":
-            return 0
         limit = int(self.request["max_tokens"]) if max_tokens is None else max_tokens
-        return max(0, limit - len(self.answer))
+        room = self.loaded.engine.context - len(self.conversation.tokens)
+        return 0 if self._stopped else max(0, min(limit - len(self.answer), room))
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the answer's last token is one that ends it."""
+        answer = self.answer
+        return bool(answer) and answer[-1] in self.loaded.engine.tokenizer.eos_ids
 
     async def generate(
         self, max_tokens: int | None = None, progress: Progress | None = None
-    ) -> AsyncIterator[TokenEvent]:
-        """Go on with the current turn up to its limit, or to `max_tokens` drawn in it."""
-        params = SamplingParams(**self.request["params"])
-        events = self.loaded.engine.generate(
-            self.conversation, params, max_tokens=self.remaining(max_tokens), journal=self, progress=progress,
-            shown=self.answer,
-        )  # fmt: skip
-        async for event in events:
-            if event.finish is not None:
-                await self.session.durable(self.session.end(event.finish))
-            yield event
+    ) -> AsyncGenerator[TokenEvent, None]:
+        """Go on with the current turn up to its limit, or to `max_tokens` drawn in it.
+
+        If the last iterator was left before its end, what it had not given yet comes first.
+        """
+        engine = self.loaded.engine
+        await engine.settle(self.conversation)
+        shown = self.answer[: len(self.answer) - len(self.conversation.unread)]
+        params, limit = SamplingParams(**self.request["params"]), self.remaining(max_tokens)
+        events = engine.generate(
+            self.conversation, params, max_tokens=limit, journal=self, progress=progress, shown=shown
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+        if self.finished is None and not self.remaining(max_tokens):
+            # Cut off between its last token and its end, or as long as is asked for already.
+            reason = "stop" if self._stopped else "length"
+            await self.session.durable(self.session.end(reason))
 
     async def say(self, text: str, *, params: SamplingParams | None = None, max_tokens: int = 256) -> None:
         """The next turn: the user's `text`, which `generate` then answers."""
         if "messages" not in self.request:
             raise PromptError("this session began with a plain prompt, not a chat")
-        tokens = self._turn_tokens(text)
-        self.loaded.engine.extend(self.conversation, tokens)
-        messages = [*self._messages(), {"role": "user", "content": text}]
+        engine = self.loaded.engine
+        await engine.settle(self.conversation)
+        turn = next_turn(self.loaded, self.request, self.answer, text)
+        engine.checked(turn.tokens, len(self.conversation.tokens) + 1)
         before = SamplingParams(**self.request["params"])
-        self.session.request(_request(messages, params or before, max_tokens))
-        await self.session.durable(self.session.prompt(tokens))
-
-    def _messages(self) -> list[dict[str, str]]:
-        """The chat so far, the current answer included."""
-        tokenizer = self.loaded.engine.tokenizer
-        answer = [t for t in self.answer if t not in tokenizer.eos_ids]
-        reply = {"role": "assistant", "content": tokenizer.decode(answer)}
-        return [*(dict(m) for m in self.request["messages"]), reply]
-
-    def _turn_tokens(self, text: str) -> list[int]:
-        """What must follow the tokens held so far, so that the chat reads as its template has it.
-
-        The answer's own tokens stay as they were drawn; the template's text after it is encoded alone.
-        """
-        tokenizer, chat = self.loaded.engine.tokenizer, self.loaded.chat
-        mark = "\u0000answer\u0000"
-        so_far = [*self._messages()[:-1], {"role": "assistant", "content": mark}]
-        whole = chat.render([*so_far, {"role": "user", "content": text}])
-        rest = tokenizer.encode(whole.split(mark, 1)[1], add_bos=False)
-        if self.answer and rest and self.answer[-1] == rest[0]:
-            rest = rest[1:]  # the answer ended with the template's own end of turn
-        return rest
+        request = stored_request(turn.messages, params or before, max_tokens)
+        engine.extend(self.conversation, turn.tokens)
+        self.session.request(request)
+        await self.session.durable(self.session.prompt(turn.tokens))
 
     async def branch(self, position: int, *, id: str | None = None) -> Chat:
         """A new stored conversation with this one's first `position` tokens; pages are shared."""
-        session = await self.session.branch(position, id=id)
-        conversation = self.loaded.engine.open(session.transcript.tokens)
+        engine = self.loaded.engine
+        await engine.settle(self.conversation)
+        tokens = self.conversation.tokens
+        if not 0 < position <= len(tokens):
+            raise CheckpointError(f"branch position is {position}, expected 1 to {len(tokens)}")
+        conversation = engine.open(tokens[:position])
+        try:
+            session = await self.session.branch(position, id=id)
+        except BaseException:
+            engine.close(conversation)
+            raise
         return await self._restored(self.loaded, session, conversation)
 
     async def page_digests(self) -> dict[str, str]:
@@ -229,6 +254,7 @@ class Chat:
     async def close(self) -> Status:
         """Store what is left and give the cache's pages back; the status says whether all is durable."""
         try:
+            await self.loaded.engine.settle(self.conversation)
             return await self.session.close()
         finally:
             self.loaded.engine.close(self.conversation)
@@ -244,33 +270,12 @@ class Chat:
         """Write the tokens' rows; in exact mode this returns when they are durable."""
         piece = self.loaded.engine.tokenizer.piece
         for made in sampled:
+            assert made.position == len(self.session.transcript.tokens), made
             state = _STATE.pack(made.state.seed, made.state.counter)
             ticket = self.session.token(made.token, state, piece(made.token))
+            if made.finish is not None:
+                ticket = self.session.end(made.finish)
         await self.session.durable(ticket)
-
-
-def _first_tokens(
-    loaded: Loaded, prompt: str | None, messages: Sequence[Mapping[str, str]] | None
-) -> list[int]:
-    if (prompt is None) == (messages is None):
-        raise PromptError("give either a prompt or messages")
-    tokenizer = loaded.engine.tokenizer
-    if messages is not None:
-        tokens = tokenizer.encode(loaded.chat.render(messages), add_bos=False)
-    else:
-        tokens = tokenizer.encode(prompt or "", special=False)
-    if not tokens:
-        raise PromptError("the prompt is empty: at least one token is needed to generate from")
-    return tokens
-
-
-def _request(
-    what: str | Sequence[Mapping[str, str]] | None, params: SamplingParams | None, max_tokens: int
-) -> dict[str, Any]:
-    if max_tokens < 1:
-        raise PromptError(f"max_tokens is {max_tokens}, expected at least 1")
-    kind = {"prompt": what} if isinstance(what, str) else {"messages": [dict(m) for m in what or ()]}
-    return {**kind, "params": asdict(params or SamplingParams()), "max_tokens": max_tokens}
 
 
 def _mark_pending(session: Session, conversation: Conversation) -> None:
@@ -278,5 +283,6 @@ def _mark_pending(session: Session, conversation: Conversation) -> None:
     transcript = session.transcript
     given = [at for at in range(conversation.cached, len(transcript.tokens)) if at not in transcript.sampled]
     conversation.prompted = given[-1] + 1 if given else 0
-    if transcript.sampler:
-        conversation.state = SamplerState(*_STATE.unpack(transcript.sampler))
+    # The last drawn token's, though a later turn's tokens were given since: a turn goes on with the stream.
+    drawn = transcript.sampled[max(transcript.sampled)].state if transcript.sampled else b""
+    conversation.state = SamplerState(*_STATE.unpack(drawn)) if drawn else None

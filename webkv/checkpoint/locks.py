@@ -40,8 +40,9 @@ class FileLock:
             if _is_at(file, self.path):
                 break
             os.close(file)  # its holder removed the file between our open and our lock
-        os.truncate(file, 0)
-        os.write(file, f"{os.getpid()}\n".encode())
+        with contextlib.suppress(OSError):  # on a full disk it is locked all the same, but says not by whom
+            os.truncate(file, 0)
+            os.write(file, f"{os.getpid()}\n".encode())
         self._file = file
 
     def _open(self) -> int:

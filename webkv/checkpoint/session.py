@@ -66,7 +66,7 @@ class Session:
         Raises `CheckpointError` if the id is taken or not 1 to 64 of `A-Za-z0-9._-`, `StoreBusyError` if
         another process is making it.  A store that fails otherwise makes a degraded session, not an error.
         """
-        session = id or secrets.token_hex(8)
+        session = secrets.token_hex(8) if id is None else id
         require_id(session)
         made = cls(
             store, session, identity, Walked(Transcript(), 0, first_seed(session)), options or Options()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 _SHOW_AFTER_S = 0.5
 
 messages = Console(stderr=True, highlight=False)
+_shown = ""  # the last text on stdout
 
 
 def human_size(size: float) -> str:
@@ -36,11 +38,20 @@ def human_time(seconds: float) -> str:
 
 def emit(event: str, **fields: Any) -> None:
     """One JSON line on stdout."""
-    print(json.dumps({"event": event, **fields}, ensure_ascii=False), flush=True)
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def note(text: str, style: str | None = None) -> None:
+    """A message for people, one line however narrow the terminal."""
+    if _shown and not _shown.endswith("\n") and sys.stdout.isatty():
+        show("\n")
+    messages.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def show(text: str) -> None:
     """Streamed text on stdout, as it comes."""
+    global _shown
+    _shown = text or _shown
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -48,10 +59,13 @@ def show(text: str) -> None:
 class Steps:
     """Progress bars on stderr, one per named step; on a terminal only, and not for what is over at once."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self) -> None:
         columns = (TextColumn("{task.description:24}"), BarColumn(), TextColumn("{task.fields[amount]}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True)
-        self._quiet = quiet or not messages.is_terminal
+        # Nothing is redirected: what goes to stdout must stay there while bars are shown.
+        self._progress = Progress(
+            *columns, TimeRemainingColumn(), console=messages, transient=True, redirect_stdout=False,
+            redirect_stderr=False,
+        )  # fmt: skip
         self._tasks: dict[str, TaskID] = {}
         self._begun = 0.0
         self._live = False
@@ -70,6 +84,8 @@ class Steps:
         if self._live:
             self._progress.stop()
             self._live = False
+        while self._tasks:
+            self._progress.remove_task(self._tasks.popitem()[1])
 
     def step(self, name: str, unit: str) -> Callable[[int, int], None]:
         """A callback `(done, total)` that moves the bar of `name`; `unit` is "bytes" or a plural noun."""
@@ -80,7 +96,10 @@ class Steps:
             return f"{done} of {total} {unit}"
 
         def advance(done: int, total: int) -> None:
-            if self._quiet or time.monotonic() - self._begun < _SHOW_AFTER_S:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError  # Ctrl-C, in work that never waits
+            if not messages.is_terminal or time.monotonic() - self._begun < _SHOW_AFTER_S:
                 return
             if not self._live:
                 self._progress.start()

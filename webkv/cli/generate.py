@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import contextlib
 import time
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from webkv.checkpoint import MemoryStore, Options, SqliteStore, Status, Store, walk
-from webkv.cli.console import Steps, emit, human_size, human_time, messages, show
+from webkv.cli.console import Steps, emit, human_size, human_time, note, show
 from webkv.cli.sessions import existing_store, require_session
 from webkv.errors import PromptError
 from webkv.load import Loaded, load
@@ -21,10 +21,18 @@ from webkv.sampling import SamplingParams
 
 async def generate(arguments: Namespace) -> int:
     """A new session from a prompt."""
-    prompt = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
-    params = _params(arguments)
-    store: Store = MemoryStore() if arguments.no_session else SqliteStore(arguments.store)
-    with Steps(arguments.json) as steps:
+    params, what = _params(arguments), _what(arguments)
+    if arguments.no_session:
+        return await _generate(arguments, MemoryStore(), params, what)
+    store = SqliteStore(arguments.store)
+    try:
+        return await _generate(arguments, store, params, what)
+    finally:
+        await store.close()
+
+
+async def _generate(arguments: Namespace, store: Store, params: SamplingParams, what: dict[str, Any]) -> int:
+    with Steps() as steps:
         loaded = await load(
             locate(arguments.model), device_name=arguments.device, page_dtype=arguments.page_dtype,
             context=arguments.context, progress=steps.step,
@@ -33,34 +41,53 @@ async def generate(arguments: Namespace) -> int:
         chat = await Chat.begin(
             loaded,
             store,
-            **_what(arguments, prompt),
+            **what,
             params=params,
             max_tokens=arguments.max_tokens,
             id=arguments.session,
             facts=_facts(arguments, loaded),
             options=_options(arguments),
+            progress=steps.step("reading the prompt", "tokens"),
         )
         return await _stream(arguments, chat, steps, arguments.max_tokens)
 
 
 async def resume(arguments: Namespace) -> int:
     """Go on with a stored session."""
-    store = await require_session(existing_store(arguments.store), arguments.id)
+    async with await require_session(existing_store(arguments.store), arguments.id) as store:
+        return await _resume(arguments, store)
+
+
+async def _resume(arguments: Namespace, store: Store) -> int:
     facts = (await walk(store, arguments.id)).transcript.facts
-    model = arguments.model or facts.get("path")
-    with Steps(arguments.json) as steps:
+    with Steps() as steps:
         loaded = await load(
-            locate(model), device_name=arguments.device, page_dtype=facts.get("page_dtype", "f16"),
-            context=facts.get("context"), progress=steps.step,
+            locate(arguments.model or facts.get("path")), device_name=arguments.device,
+            page_dtype=facts.get("page_dtype", "f16"), context=facts.get("context"), progress=steps.step,
         )  # fmt: skip
         _ready(arguments)
-        chat = await Chat.resume(loaded, store, arguments.id, options=_options(arguments))
-        limit = arguments.max_tokens
+        chat = await Chat.resume(
+            loaded,
+            store,
+            arguments.id,
+            options=_options(arguments),
+            progress=steps.step("computing again", "tokens"),
+        )
         if arguments.say is not None:
-            if chat.finished is None:
-                raise PromptError(f"session {chat.id!r} has an unfinished answer: resume without --say first")
-            await chat.say(arguments.say, max_tokens=limit or 256)
-        return await _stream(arguments, chat, steps, limit)
+            await _say(arguments, chat)
+        return await _stream(arguments, chat, steps, arguments.max_tokens)
+
+
+async def _say(arguments: Namespace, chat: Chat) -> None:
+    try:
+        if not arguments.say:
+            raise PromptError("the next turn is empty")
+        if chat.finished is None:
+            raise PromptError(f"session {chat.id!r} has an unfinished answer: resume without --say first")
+        await chat.say(arguments.say, max_tokens=arguments.max_tokens or 256)
+    except BaseException:
+        await asyncio.shield(chat.close())
+        raise
 
 
 def _params(arguments: Namespace) -> SamplingParams:
@@ -68,7 +95,10 @@ def _params(arguments: Namespace) -> SamplingParams:
     return SamplingParams(**{name: getattr(arguments, name) for name in names})
 
 
-def _what(arguments: Namespace, prompt: str) -> dict[str, Any]:
+def _what(arguments: Namespace) -> dict[str, Any]:
+    prompt = arguments.prompt
+    if not prompt:
+        raise PromptError("the prompt is empty")
     if arguments.raw:
         if arguments.system is not None:
             raise PromptError("--system needs the chat template, which --raw leaves out")
@@ -78,17 +108,26 @@ def _what(arguments: Namespace, prompt: str) -> dict[str, Any]:
 
 
 def _facts(arguments: Namespace, loaded: Loaded) -> dict[str, Any]:
-    model = arguments.model
-    path = str(Path(model).resolve()) if model and Path(model).exists() else model
+    path = arguments.model
+    if path is not None and Path(path).exists():
+        # Stored as text: a name that is not UTF-8 needs --model again.
+        path = str(Path(path).resolve()).encode(errors="replace").decode()
     return {"path": path, "page_dtype": arguments.page_dtype, "context": loaded.engine.context}
 
 
 def _options(arguments: Namespace) -> Options:
+    told = ""
+
     def tell(status: Status) -> None:
+        nonlocal told
+        if status.reason == told:
+            return
+        told = status.reason
         if arguments.json:
-            emit("status", status=str(status))
+            with contextlib.suppress(BrokenPipeError):  # the next token's line meets it too
+                emit("status", status=str(status))
         else:
-            messages.print(f"[yellow]{status}[/yellow]" if status.state == "degraded" else str(status))
+            note(str(status), style="yellow" if status.state == "degraded" else None)
 
     return Options(relaxed=getattr(arguments, "durability", "exact") == "relaxed", on_status=tell)
 
@@ -100,9 +139,10 @@ def _ready(arguments: Namespace) -> None:
 
 async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | None) -> int:
     """Print the answer, what was there of it first; then what it took."""
+    steps.stop()
     _announce(arguments, chat)
     prefill = steps.step("reading the prompt", "tokens")
-    begun, first, made = time.monotonic(), None, 0
+    begun, first, made, status = time.monotonic(), None, 0, None
     try:
         async for event in chat.generate(limit, progress=prefill):
             first = first or time.monotonic()
@@ -114,10 +154,22 @@ async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | N
                 show(event.text)
         ended = time.monotonic()
         pages = await chat.page_digests() if arguments.digests else {}
-    finally:
         status = await asyncio.shield(chat.close())
+    finally:
+        steps.stop()
+        if status is None:
+            await _stopped(arguments, chat)
     _report(arguments, chat, pages, status, (begun, first or ended, ended, made))
     return 0
+
+
+async def _stopped(arguments: Namespace, chat: Chat) -> None:
+    """Close a chat that an error or Ctrl-C cut off, and say how to go on."""
+    status = await asyncio.shield(chat.close())
+    if status.state == "degraded":
+        note(f"stopped; {status}", style="yellow")
+    elif not getattr(arguments, "no_session", False):
+        note(f"stopped; nothing that was shown is lost: `webkv resume {chat.id}` goes on")
 
 
 def _announce(arguments: Namespace, chat: Chat) -> None:
@@ -130,12 +182,12 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
         )  # fmt: skip
         return
     if recovery.tokens:
-        messages.print(
+        note(
             f"resumed {recovery.tokens} tokens, {recovery.pages} pages ({human_size(recovery.nbytes)}) "
             f"by {recovery.how} in {human_time(recovery.seconds)}"
         )
     if recovery.damage:
-        messages.print(f"[yellow]damage was left out: {recovery.damage}[/yellow]")
+        note(f"damage was left out: {recovery.damage}", style="yellow")
     show(chat.loaded.engine.tokenizer.decode(t for t in chat.answer if t not in chat.loaded.config.stop_ids))
 
 
@@ -153,7 +205,9 @@ def _report(
         )  # fmt: skip
         return
     show("\n")
-    messages.print(
-        f"{made} tokens, {speed:.1f} tokens/s after {human_time(first - begun)} to the first, on {device}; "
-        f"session {chat.id} is {status}"
-    )
+    kept = "nothing is kept" if getattr(arguments, "no_session", False) else f"session {chat.id} is {status}"
+    if made:
+        took = f"{speed:.1f} tokens/s after {human_time(first - begun)} to the first, on {device}"
+        note(f"{made} tokens ({chat.finished}), {took}; {kept}")
+    else:
+        note(f"this answer was complete already ({chat.finished}); {kept}")

@@ -3,8 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
+
+from webkv.errors import PromptError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see: {self.prog} --help)\n")
+
+
+def _text(value: str) -> str:
+    """An argument, or for `-` all of standard input."""
+    if value != "-":
+        return value
+    if sys.stdin is None:
+        raise PromptError("the prompt is -, but standard input is closed")
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not UTF-8 at byte {error.start}") from None
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise argparse.ArgumentTypeError(f"found {value!r}, expected a whole number of at least 1")
+    return int(value)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +52,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
-    group.add_argument("--max-tokens", type=int, default=256, metavar="N", help="most new tokens (256)")
+    group.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="most new tokens (256)")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
     group.add_argument("--top-k", type=int, default=0, metavar="K", help="only the K likeliest; 0: all")
     group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest mass P")
@@ -36,7 +63,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of the whole command; each subcommand sets `run`, as `module:function`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="webkv",
         description="Generate text on WebGPU with a paged KV cache that survives a crash.",
         epilog="exit codes: 0 done, 1 a check failed, 2 refused, 130 interrupted",
@@ -55,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_output(devices)
     demo = command("demo", "demo:demo", "Generate, kill, resume, and compare tokens and page bytes.")
     _add_model(demo)
-    demo.add_argument("--max-tokens", type=int, default=60, metavar="N", help="tokens to generate (60)")
+    demo.add_argument("--max-tokens", type=_count, default=60, metavar="N", help="tokens to generate (60)")
     _serve(command)
     return parser
 
@@ -74,12 +101,12 @@ def _serve(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
     generate = command("generate", "generate:generate", "Generate text, keeping a session to resume.")
-    generate.add_argument("prompt", help="the prompt; - reads it from standard input")
+    generate.add_argument("prompt", type=_text, help="the prompt; - reads it from standard input")
     _add_model(generate)
     generate.add_argument("--raw", action="store_true", help="continue the text; no chat template")
     generate.add_argument("--system", metavar="TEXT", help="system message of the chat")
     generate.add_argument("--page-dtype", choices=["f16", "f32", "int8"], default="f16", help="(f16)")
-    generate.add_argument("--context", type=int, metavar="N", help="most tokens (default: up to 8192)")
+    generate.add_argument("--context", type=_count, metavar="N", help="most tokens (default: up to 8192)")
     generate.add_argument("--session", metavar="ID", help="name of the new session (default: made up)")
     generate.add_argument("--no-session", action="store_true", help="keep nothing")
     generate.add_argument(
@@ -97,7 +124,9 @@ def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     resume = command("resume", "generate:resume", "Take a session up where it was.")
     resume.add_argument("id", help="session id (see: webkv sessions)")
     resume.add_argument("--say", metavar="TEXT", help="the next chat turn, after what is unfinished")
-    resume.add_argument("--max-tokens", type=int, metavar="N", help="new limit (default: the session's)")
+    resume.add_argument(
+        "--max-tokens", type=_count, metavar="N", help="most tokens of the answer (default: as before)"
+    )
     _add_model(resume)
     inspect = command("inspect", "sessions:inspect", "Show what a session holds.")
     inspect.add_argument("id", help="session id")

@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from webkv.checkpoint import SqliteStore, Summary, collect, default_path, delete, verify, walk
 from webkv.checkpoint import sessions as stored_sessions
 from webkv.checkpoint.refs import page_refs
-from webkv.cli.console import emit, human_size, messages
+from webkv.cli.console import emit, human_size, note
 from webkv.errors import CheckpointError
 
 
@@ -25,7 +26,8 @@ def existing_store(path: Path | None) -> SqliteStore | None:
 
 async def require_session(store: SqliteStore | None, id: str) -> SqliteStore:
     """The store, if it has that session; else `CheckpointError`."""
-    if store is None or not await store.keys(f"s/{id}/j/"):
+    # An argument that is not UTF-8 is no key that a store could look for.
+    if store is None or not id.isprintable() or not await store.keys(f"s/{id}/j/"):
         raise CheckpointError(f"no session is called {id!r} (see: webkv sessions)")
     return store
 
@@ -35,7 +37,7 @@ async def sessions(arguments: Namespace) -> int:
     store = existing_store(arguments.store)
     if store is None:
         if not arguments.json:
-            messages.print("no sessions yet: `webkv generate` makes one")
+            note("no sessions yet: `webkv generate` makes one")
         return 0
     async with store:
         found = await stored_sessions(store)
@@ -46,7 +48,8 @@ async def sessions(arguments: Namespace) -> int:
             _emit_summary(summary, problems.get(summary.id))
     else:
         Console().print(_table(found, problems))
-        messages.print(f"{len(found)} sessions, {human_size(used)} in {store.path}")
+        plural = "" if len(found) == 1 else "s"
+        note(f"{len(found)} session{plural}, {human_size(used)} in {store.path}")
     return 1 if any(problems.values()) else 0
 
 
@@ -63,10 +66,13 @@ def _table(found: list[Summary], problems: dict[str, tuple[str, ...]]) -> Table:
     table = Table("id", "used", "tokens", "pages", "state", "title", box=None, pad_edge=False)
     for summary in found:
         wrong = problems.get(summary.id) or ((summary.damage,) if summary.damage else ())
-        state = f"[red]damaged: {wrong[0]}[/red]" if wrong else summary.end or "[yellow]unfinished[/yellow]"
+        style = "red" if wrong else "" if summary.end else "yellow"
+        state = Text(f"damaged: {wrong[0]}" if wrong else summary.end or "unfinished", style)
         used = datetime.datetime.fromtimestamp(summary.used).strftime("%Y-%m-%d %H:%M")
         size = human_size(summary.page_bytes)
-        table.add_row(summary.id, used, str(summary.tokens), size, state, str(summary.facts.get("title", "")))
+        # As text, not markup; without control characters, which a prompt may hold.
+        title = "".join(c if c.isprintable() else " " for c in str(summary.facts.get("title", "")))
+        table.add_row(Text(summary.id), used, str(summary.tokens), size, state, Text(title))
     return table
 
 
@@ -104,18 +110,20 @@ async def inspect(arguments: Namespace) -> int:
 
 
 async def delete_sessions(arguments: Namespace) -> int:
-    """Delete sessions; refuses all of them if one does not exist."""
+    """Delete sessions; refuses all of them if one does not exist or is in use."""
     store = existing_store(arguments.store)
-    for id in arguments.id:
-        await require_session(store, id)
+    ids = list(dict.fromkeys(arguments.id))
+    for id in ids:
+        async with (await require_session(store, id)).lock(f"s/{id}"):
+            pass
     assert store is not None
     async with store:
-        for id in arguments.id:
+        for id in ids:
             await delete(store, id)
             if arguments.json:
                 emit("deleted", session=id)
             else:
-                messages.print(f"deleted {id}")
+                note(f"deleted {id}")
     return 0
 
 
@@ -129,5 +137,5 @@ async def gc(arguments: Namespace) -> int:
     if arguments.json:
         emit("gc", removed=removed)
     else:
-        messages.print(f"removed {removed} entries that nothing referred to")
+        note(f"removed {removed} entries that nothing referred to")
     return 0

@@ -1,0 +1,61 @@
+"""What a turn of a conversation asks for: as tokens, and as the request that its session keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from webkv.errors import PromptError
+from webkv.load import Loaded
+from webkv.sampling import SamplingParams
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A chat's next turn: the whole chat up to it, and the tokens that follow those held so far."""
+
+    messages: list[dict[str, str]]
+    tokens: list[int]
+
+
+def first_tokens(loaded: Loaded, prompt: str | None, messages: Messages | None) -> list[int]:
+    """The tokens that a conversation begins with.  Raises `PromptError` if there are none."""
+    if (prompt is None) == (messages is None):
+        raise PromptError("give either a prompt or messages")
+    tokenizer = loaded.engine.tokenizer
+    if messages is not None:
+        tokens = tokenizer.encode(loaded.chat.render(messages), add_bos=False)
+    else:
+        tokens = tokenizer.encode(prompt or "", special=False)
+    if not tokens:
+        raise PromptError("the prompt is empty: at least one token is needed to generate from")
+    return tokens
+
+
+def stored_request(
+    what: str | Messages | None, params: SamplingParams | None, max_tokens: int
+) -> dict[str, Any]:
+    """A turn's request, as JSON: `prompt` or `messages`, `params`, `max_tokens`."""
+    if max_tokens < 1:
+        raise PromptError(f"max_tokens is {max_tokens}, expected at least 1")
+    kind = {"prompt": what} if isinstance(what, str) else {"messages": [dict(m) for m in what or ()]}
+    return {**kind, "params": asdict(params or SamplingParams()), "max_tokens": max_tokens}
+
+
+def next_turn(loaded: Loaded, request: Mapping[str, Any], answer: Sequence[int], text: str) -> Turn:
+    """The user's `text` after the `answer` that `request` got, as the chat template has it.
+
+    The answer's own tokens stay as they were drawn; the template's text after it is encoded alone.
+    """
+    tokenizer = loaded.engine.tokenizer
+    before, user = [dict(m) for m in request["messages"]], {"role": "user", "content": text}
+    mark = "\u0000answer\u0000"
+    whole = loaded.chat.render([*before, {"role": "assistant", "content": mark}, user])
+    tokens = tokenizer.encode(whole.split(mark, 1)[1], add_bos=False)
+    if answer and tokens and answer[-1] == tokens[0]:
+        tokens = tokens[1:]  # the answer ended with the template's own end of turn
+    reply = tokenizer.decode([token for token in answer if token not in tokenizer.eos_ids])
+    return Turn([*before, {"role": "assistant", "content": reply}, user], tokens)
