@@ -12,6 +12,7 @@ from webkv.checkpoint import Group, Identity
 from webkv.engine import Engine
 from webkv.errors import PromptError
 from webkv.gpu import Device, open_device
+from webkv.kernels.matmul import FEATURES
 from webkv.layout import layout_id
 from webkv.models.architectures import read_config
 from webkv.models.chat import ChatTemplate
@@ -107,7 +108,7 @@ async def load(
     context = context or min(config.context, default_context)
     tokenizer = Tokenizer.from_gguf(file)
     weights = file.digest(step("checking the model"))
-    device = device or await open_device(device_name)
+    device = device or await open_device(device_name, features=FEATURES)
     settings = cache_config(config, context=context, sequences=sequences, page_dtype=page_dtype, chunk=chunk)
     model = make_model(device, config, file, chunk, step("loading the model"))
     engine = Engine(model, PagedKVCache(device, settings), tokenizer, context)
