@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from webkv.cache.aux_data import StepViews
 from webkv.cache.config import CacheConfig
-from webkv.cache.layers import Layer, scaled
+from webkv.cache.layers import Layer
 from webkv.cache.ragged import RaggedArrays
 from webkv.cache.step import Step
 from webkv.errors import CacheError
@@ -199,7 +199,7 @@ class Attention:
             raise CacheError(f"layer {layer.number} is of kind {layer.group.kind}, expected {kind}")
         if layer.group.kind == "mla" and sm_scale is None:
             raise CacheError(f"sm_scale of mla layer {layer.number} is None: its cached rows do not tell it")
-        return scaled(layer.shape, sm_scale)
+        return layer.scaled(sm_scale)
 
     def _check_mode(self, work: Work, mode: str) -> None:
         if mode not in MODES:

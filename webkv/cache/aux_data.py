@@ -112,7 +112,7 @@ class PlainAuxDataManager:
             sizes[f"{at}.page_indices"] = 4 * _listed_pages(config, group)
         sizes["tree"] = _tree_bytes(config)
         self._buffers: dict[str, Binding] = {
-            name: device.buffer(size, label=name, usage=UNIFORM if name == "numbers" else STORAGE)
+            name: device.buffer(size, label=name, usage=STORAGE | UNIFORM if name == "numbers" else STORAGE)
             for name, size in sizes.items()
         }
         self._written: dict[str, bytes] = {}

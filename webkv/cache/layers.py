@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import wgpu
@@ -27,6 +26,16 @@ class Layer:
     pages: wgpu.GPUBuffer
     shape: AttentionShape
     rope_full: wgpu.GPUBuffer | None
+    _scaled: dict[float, AttentionShape] = field(default_factory=dict)
+
+    def scaled(self, sm_scale: float | None) -> AttentionShape:
+        """The shape with another factor for its scores; None keeps its own."""
+        if sm_scale is None or sm_scale == self.shape.sm_scale:
+            return self.shape
+        found = self._scaled.get(sm_scale)
+        if found is None:
+            found = self._scaled[sm_scale] = replace(self.shape, sm_scale=sm_scale)
+        return found
 
 
 def make_layers(device: Device, config: CacheConfig) -> dict[int, Layer]:
@@ -79,9 +88,3 @@ def _rope_full(device: Device, config: CacheConfig, group: LayerGroup) -> wgpu.G
     positions = np.arange(config.num_pages(group) * config.page_tokens)
     table = group.rope.table(positions)
     return device.buffer(table.nbytes, label=f"rope of group {group.name}", data=table)
-
-
-@lru_cache(maxsize=256)
-def scaled(shape: AttentionShape, sm_scale: float | None) -> AttentionShape:
-    """`shape` with another factor for its scores; None keeps its own."""
-    return shape if sm_scale is None or sm_scale == shape.sm_scale else replace(shape, sm_scale=sm_scale)

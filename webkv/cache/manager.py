@@ -250,12 +250,14 @@ class SequenceManager:
             held = np.zeros(pool.num_pages, np.int64)
             for found in self.sequences.values():
                 pages = found.pages[at]
-                np.add.at(held, pages.view, 1)
                 self._check_pages(found, group, pool, pages)
+                np.add.at(held, pages.view, 1)
             pool.check(held)
 
     def _check_pages(self, found: Sequence, group: LayerGroup, pool: PagePool, pages: PageList) -> None:
         where = f"sequence {found.id} in group {group.name!r}"
+        inside = (pages.view >= 0) & (pages.view < pool.num_pages)
+        assert inside.all(), f"{where} holds pages out of range: {pages.view[~inside]}"
         assert len(set(pages.view.tolist())) == len(pages), f"{where} holds a page twice: {pages.view}"
         if found.importing:
             return

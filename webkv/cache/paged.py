@@ -145,5 +145,7 @@ class PagedKVCache(CacheState):
 
     def _work(self, batch: Batch, layer: int) -> tuple[Work, Layer]:
         step = self._open("attention")
+        if batch.device is not self.device:
+            raise CacheError("the batch belongs to another device than the KV cache")
         assert self._views is not None
         return Work(batch, step, self._views), self.layer(layer)

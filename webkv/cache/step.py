@@ -79,7 +79,9 @@ def begin_step(
     )
     tree = _tree_array(sequences) if parents is not None else None
     rows = int(qo_indptr[-1])
-    return Step(tuple(sequences), tuple(lengths), rows, qo_indptr, positions, tree, groups, before, old_trees)
+    step = Step(tuple(sequences), tuple(lengths), rows, qo_indptr, positions, tree, groups, before, old_trees)
+    _require_range(manager, step)
+    return step
 
 
 def end_step(manager: SequenceManager, step: Step) -> None:
@@ -93,6 +95,17 @@ def abort_step(manager: SequenceManager, step: Step) -> None:
     for found, length, tree in zip(step.sequences, step.before, step.trees, strict=True):
         manager.shorten(found, length)
         found.tree = tree
+
+
+def _require_range(manager: SequenceManager, step: Step) -> None:
+    for pool, arrays in zip(manager.pools, step.groups, strict=True):
+        low, high = int(arrays.page_indices.min()), int(arrays.page_indices.max())
+        if low < 0 or high >= pool.num_pages:
+            abort_step(manager, step)
+            raise CacheError(
+                f"page table entry {low if low < 0 else high} of group {pool.group!r} is out of range, "
+                f"there are {pool.num_pages} pages"
+            )
 
 
 def _batch(manager: SequenceManager, seq_ids: Items[int], lengths: Items[int]) -> list[Sequence]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import wgpu
@@ -173,8 +174,11 @@ class AttentionShape:
 
     def constants(self, *names: str) -> Mapping[str, float]:
         """The WGSL override constants of those names."""
-        every = _constants(self)
-        return {name: every[name] for name in names}
+        return {name: self._every[name] for name in names}
+
+    @cached_property
+    def _every(self) -> dict[str, float]:
+        return _constants(self)
 
 
 def _require(holds: bool, field: str, found: object, expected: str) -> None:
