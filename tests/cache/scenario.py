@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,12 @@ def rope_config(settings: dict[str, Any]) -> RopeConfig:
 def cache_config(settings: dict[str, Any], keep: bool) -> CacheConfig:
     """TVM's configuration as ours; `keep`: sliding layers keep all tokens, as TVM's do."""
     kinds = settings.get("attn_kinds", ["mha"] * settings["num_layers"])
+    rope, sliding, pages = rope_config(settings), settings["support_sliding_window"], None
+    if sliding and "mha_sliding" in kinds:
+        # TVM takes the argument for inline rope and for more pages, then ignores it.
+        rope = replace(rope, mode="inline" if rope.mode == "normal" else rope.mode)
+        pages = -(-settings["max_total_len"] // settings["page_size"]) + 1
+        pages, sliding = pages + 2 * settings["reserved_num_seqs"], False
     groups = []
     for kind in dict.fromkeys(kinds):
         groups.append(
@@ -72,7 +78,7 @@ def cache_config(settings: dict[str, Any], keep: bool) -> CacheConfig:
                 kv_heads=settings["num_kv_heads"], q_heads=settings["num_qo_heads"],
                 head_dim=settings["head_dim"], v_dim=settings.get("v_head_dim"),
                 window=settings["layer_sliding_window_size"] if kind == "mha_sliding" else None,
-                kind="mla" if kind == "mla" else "mha", rope=rope_config(settings),
+                kind="mla" if kind == "mla" else "mha", rope=rope, num_pages=pages,
                 rollback=settings["max_total_len"] if keep and kind == "mha_sliding" else 0,
             )
         )  # fmt: skip
@@ -80,7 +86,7 @@ def cache_config(settings: dict[str, Any], keep: bool) -> CacheConfig:
         tuple(groups), page_tokens=settings["page_size"], max_total_len=settings["max_total_len"],
         reserved_num_seqs=settings["reserved_num_seqs"], prefill_chunk_size=settings["prefill_chunk_size"],
         page_dtype={"float32": "f32", "float16": "f16"}[settings["dtype"]],
-        support_sliding_window=settings["support_sliding_window"],
+        support_sliding_window=sliding,
     )  # fmt: skip
 
 

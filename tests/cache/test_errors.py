@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cache.books import snapshot
@@ -192,3 +193,14 @@ async def test_pages_beyond_the_devices_limits_say_what_fits() -> None:
     made: CacheConfig = config()
     with pytest.raises(CacheError, match="aux is 'none'"):
         PagedKVCache(gpu, made, aux="none")
+
+
+async def test_debug_set_kv_names_a_wrong_shape() -> None:
+    cache = await opened()
+    cache.begin_forward([0], [5])
+    cache.end_forward()
+    k, v = np.zeros((1, 3, 2, 16)), np.zeros((1, 3, 2, 8))
+    with pytest.raises(CacheError, match=r"v has shape \(1, 3, 2, 8\), expected \(1, 3, 2, 16\)"):
+        cache.debug_set_kv(0, 0, k, v)
+    with pytest.raises(CacheError, match="out-of-range end_pos 6"):
+        cache.debug_set_kv(0, 3, k, k)
