@@ -1,11 +1,13 @@
 # make demo and make test do all set-up themselves, on a fresh Debian machine too.
 python := .venv/bin/python
+# The suites that run inside Chromium too, on the page's own Python and WebGPU.
+in_browser := tests/gpu tests/layout tests/kernels tests/cache tests/checkpoint tests/models
 
-.PHONY: help demo test check bench serve setup clean
+.PHONY: help demo test test-native test-web check bench serve setup clean
 
 help:
 	@echo 'make demo    a real model on WebGPU: generated, killed, resumed, compared'
-	@echo 'make test    the whole test suite'
+	@echo 'make test    the whole test suite: test-native, then test-web in Chromium'
 	@echo 'make check   ruff and mypy'
 	@echo 'make bench   speed, as ratios measured side by side'
 	@echo 'make serve   the chat page on http://localhost:8000'
@@ -14,8 +16,15 @@ help:
 demo: setup
 	@$(python) -m webkv demo
 
-test: setup
-	@$(python) -m pytest
+test: setup test-native test-web
+
+test-native:
+	@$(python) -m pytest -n 2 --ignore tests/web
+
+test-web:
+	@.ci/setup venv browser
+	@$(python) -m pytest -p tests.web.in_browser --in-browser $(in_browser)
+	@$(python) -m pytest tests/web
 
 check:
 	@.ci/setup venv
