@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from webkv.kernels.reference.append import append_kv, append_mla_kv, fuse_qkv, rotate
 from webkv.kernels.reference.attention import attend_decode, attend_prefill, kv_positions, merge_state
+from webkv.kernels.reference.convert import convert_runs
 from webkv.kernels.reference.model import (
     add,
     argmax,
@@ -39,6 +40,7 @@ __all__ = [
     "attend_decode",
     "attend_prefill",
     "compact_kv",
+    "convert_runs",
     "copy_pages",
     "copy_runs",
     "embed",

@@ -14,7 +14,10 @@ Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
-_DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "int8": np.dtype("i1")}
+PAGE_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "int8": np.dtype("i1")
+}  # fmt: skip
+"""numpy's dtype of each page dtype."""
 
 
 def _elements(strides: Strides, positions: Ints, heads: int, dim: int, page_tokens: int) -> NDArray[np.int64]:
@@ -34,7 +37,7 @@ def _read(
     pages: Words, shape: AttentionShape, strides: Strides, scale: Strides, at: Ints, dim: int
 ) -> Floats:
     index = _elements(strides, at, shape.kv_heads, dim, shape.page_tokens)
-    values = pages.view(_DTYPES[shape.dtype])[index].astype(np.float32)
+    values = pages.view(PAGE_DTYPES[shape.dtype])[index].astype(np.float32)
     if shape.dtype == "int8":
         values *= pages.view(np.float32)[_elements(scale, at, shape.kv_heads, 1, shape.page_tokens)]
     return values
@@ -49,7 +52,7 @@ def _write(
         pages.view(np.float32)[_elements(scale, at, shape.kv_heads, 1, shape.page_tokens)] = scales
     if shape.dtype == "f16":
         values = np.clip(values, -65504, 65504)
-    pages.view(_DTYPES[shape.dtype])[index] = values
+    pages.view(PAGE_DTYPES[shape.dtype])[index] = values
 
 
 def quantize(values: Floats) -> tuple[Floats, Floats]:
