@@ -18,7 +18,7 @@ from benchmarks.harness import Bench, Row
 from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
 
-NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "generate")
+NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "generate", "checkpoint")
 CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
 
 

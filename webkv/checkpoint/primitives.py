@@ -95,7 +95,7 @@ class CheckpointPrimitives:
         buffer = self.cache.layer_pages(layer)
         ordered = sorted((page, at) for at, page in enumerate(pages))
         parts = [(buffer, first * size, count * size) for first, count in runs(ordered)]
-        data = await self._staging.start(parts) if parts else b""
+        data = (await self._staging.start(parts))[0] if parts else b""
         found = np.frombuffer(data, np.uint8).reshape(len(pages), size)
         out = np.empty_like(found)
         out[[at for _, at in ordered]] = found

@@ -24,6 +24,9 @@ _READ = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 _PAGES_PER_WRITE = 16
 
 
+Pieces = Sequence[tuple[int, int]]
+
+
 class Staging:
     """Read-back buffers of one device, used again; several read-backs may be under way."""
 
@@ -31,8 +34,14 @@ class Staging:
         self.device = device
         self._free: dict[int, list[wgpu.GPUBuffer]] = {}
 
-    def start(self, parts: Sequence[tuple[wgpu.GPUBuffer, int, int]]) -> asyncio.Task[bytes]:
-        """Submit copies of (buffer, offset, bytes) now; the task gives them one after the other."""
+    def start(
+        self, parts: Sequence[tuple[wgpu.GPUBuffer, int, int]], results: Sequence[Pieces] | None = None
+    ) -> asyncio.Task[list[bytes]]:
+        """Submit copies of (buffer, offset, bytes) now; they come back one after the other.
+
+        The task gives one `bytes` per item of `results`, each made of (start, bytes) pieces of what came
+        back; by default all of it.
+        """
         size = sum(part[2] for part in parts)
         room = 1 << max(8, (size - 1).bit_length())
         room = min(room, max(size, self.device.facts.limits["max-buffer-size"]))
@@ -43,32 +52,34 @@ class Staging:
             for source, offset, nbytes in parts:
                 batch.copy(source, offset, buffer, at, nbytes)
                 at += nbytes
-        task = asyncio.ensure_future(self._read(buffer, size))
+        task = asyncio.ensure_future(self._read(buffer, size, results or [[(0, size)]]))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody has to wait for it
         return task
 
-    async def _read(self, buffer: wgpu.GPUBuffer, size: int) -> bytes:
+    async def _read(self, buffer: wgpu.GPUBuffer, size: int, results: Sequence[Pieces]) -> list[bytes]:
         try:
             await buffer.map_async("READ", 0, size)
             self.device.check()
-            data = bytes(buffer.read_mapped(0, size))
+            # The mapped memory itself, so that every byte is copied once; it is gone after unmap.
+            mapped = memoryview(buffer.read_mapped(0, size, copy=False)).cast("B")
+            made = [b"".join([mapped[at : at + count] for at, count in pieces]) for pieces in results]
+            mapped.release()
             buffer.unmap()
         except (wgpu.GPUError, RuntimeError) as error:
             raise self.device.translate(error) from error
         self._free[buffer.size].append(buffer)
-        return data
+        return made
 
 
 @dataclass(frozen=True)
 class _Exported(Awaitable[bytes]):
-    """One page of a read-back: its pieces, one per layer, put together when awaited."""
+    """One page of a read-back."""
 
-    read: asyncio.Task[bytes]
-    pieces: tuple[tuple[int, int], ...]
+    read: asyncio.Task[list[bytes]]
+    place: int
 
     def __await__(self) -> Generator[Any, None, bytes]:
-        data = memoryview((yield from asyncio.shield(self.read).__await__()))
-        return b"".join(data[start : start + size] for start, size in self.pieces)
+        return (yield from asyncio.shield(self.read).__await__())[self.place]
 
 
 class CachePages:
@@ -79,37 +90,38 @@ class CachePages:
         self.seq = seq
         self.identity = identity
         self._staging = Staging(cache.device)
+        # (layer, bytes of its slot) of each group, in declared order.
+        self._layers = {
+            group.name: list(zip(group.layers, cache.layout(group.name).slot_bytes, strict=True))
+            for group in cache.config.groups
+        }
         self._places: dict[PageId, int] = {}
         self._waiting: dict[str, list[tuple[int, bytes]]] = {}
         self._tokens = 0
 
     def export(self, pages: Sequence[PageId]) -> list[Awaitable[bytes] | None]:
         """See `PageSource`; one submit and one read-back for all of them."""
-        wanted: dict[str, list[tuple[int, int]]] = {}
-        for at, (group, block) in enumerate(pages):
-            first, held = self.cache.sequence_pages(self.seq, group)
-            if first <= block < first + len(held):
-                wanted.setdefault(group, []).append((held[block - first], at))
+        groups = dict.fromkeys(page[0] for page in pages)
+        held = {group: self.cache.sequence_pages(self.seq, group) for group in groups}
         parts: list[tuple[wgpu.GPUBuffer, int, int]] = []
         pieces: dict[int, list[tuple[int, int]]] = {}
         start = 0
-        for group, ids in wanted.items():
-            ids.sort()
-            for layer, size in self._layers(group):
+        for group, (first, ids) in held.items():
+            blocks = [(block - first, at) for at, (name, block) in enumerate(pages) if name == group]
+            places = sorted((ids[block], at) for block, at in blocks if 0 <= block < len(ids))
+            neighbours = runs(places)
+            pieces |= {at: [] for _, at in places}
+            for layer, size in self._layers[group]:
                 buffer = self.cache.layer_pages(layer)
-                parts += [(buffer, page * size, count * size) for page, count in runs(ids)]
-                for place, (_, at) in enumerate(ids):
-                    pieces.setdefault(at, []).append((start + place * size, size))
-                start += len(ids) * size
+                parts += [(buffer, page * size, count * size) for page, count in neighbours]
+                for place, (_, at) in enumerate(places):
+                    pieces[at].append((start + place * size, size))
+                start += len(places) * size
         if not parts:
             return [None] * len(pages)
-        read = self._staging.start(parts)
-        return [_Exported(read, tuple(pieces[at])) if at in pieces else None for at in range(len(pages))]
-
-    def _layers(self, group: str) -> list[tuple[int, int]]:
-        """(layer, bytes of its slot), in declared order."""
-        found = next(g for g in self.cache.config.groups if g.name == group)
-        return list(zip(found.layers, self.cache.layout(group).slot_bytes, strict=True))
+        read = self._staging.start(parts, list(pieces.values()))
+        results = {at: _Exported(read, place) for place, at in enumerate(pieces)}
+        return [results.get(at) for at in range(len(pages))]
 
     def reserve(self, tokens: int) -> None:
         """See `PageTarget`."""
@@ -136,7 +148,7 @@ class CachePages:
         waiting = self._waiting.pop(group)
         waiting.sort(key=lambda item: item[0])
         start = 0
-        for layer, size in self._layers(group):
+        for layer, size in self._layers[group]:
             buffer, place = self.cache.layer_pages(layer), 0
             for page, count in runs(waiting):
                 slots = [memoryview(data)[start : start + size] for _, data in waiting[place : place + count]]
