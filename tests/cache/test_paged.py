@@ -129,6 +129,29 @@ async def test_sequence_windows_with_sinks(rope: str) -> None:
         await pair.same_kv(seq)
 
 
+LONG = {
+    "layer window": config(group(), group("local", (1,), window=300), max_total_len=2048,
+                           prefill_chunk_size=400, page_dtype="f16"),
+    "sinks": config(group(rope=RopeConfig(mode="inline")), support_sliding_window=True, max_total_len=2048,
+                    prefill_chunk_size=400),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LONG)
+async def test_windows_of_many_tiles(kind: str) -> None:
+    pair = Pair(await device(), LONG[kind])
+    pair.do("add_sequence", 0)
+    pair.do("add_sequence", 1)
+    if kind == "sinks":
+        pair.do("enable_sliding_window_for_seq", 0, 300, 10)
+    await pair.agrees([0], [399])
+    await pair.agrees([1, 0], [20, 257])
+    for _ in range(20):
+        await pair.agrees([1, 0], [1, 1])
+    await pair.agrees([0], [320])
+    await pair.agrees([0, 1], [1, 1])
+
+
 async def test_token_trees_grow_over_rounds_and_commit_in_any_order() -> None:
     pair = Pair(await device(), config(group(layers=(0, 1))))
     for seq in range(3):

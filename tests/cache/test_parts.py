@@ -7,7 +7,7 @@ import pytest
 import wgpu
 
 from tests.cache.dense import attend
-from tests.cache.harness import NO_ROPE, Pair, config, group, random
+from tests.cache.harness import NO_ROPE, TOLERANCE, Pair, config, group, random
 from tests.support import device, read_array
 from webkv.cache import PagedKVCache
 from webkv.errors import CacheError
@@ -120,54 +120,54 @@ async def test_shared_kv_may_bring_its_own_new_rows() -> None:
 
 LATENT, ROPE, NOPE, VALUE, HEADS = 32, 16, 24, 16, 4
 MLA = group(kind="mla", kv_heads=1, q_heads=HEADS, head_dim=LATENT + ROPE, v_dim=LATENT, rope=NO_ROPE)
+UP_K, UP_V = random(1, HEADS, LATENT, NOPE) / 6, random(2, HEADS, LATENT, VALUE) / 6
+SCALE = (NOPE + ROPE) ** -0.5
 
 
-async def test_mla_by_parts_equals_decompressed_attention() -> None:
-    """DeepSeek-V2's two forms: absorbed over the latent past, decompressed among the new tokens, merged."""
+async def mla_by_parts(cache: PagedKVCache, latent: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """One forward of DeepSeek-V2's two forms: absorbed over the past, decompressed among new tokens."""
+    gpu, n = cache.device, len(q)
+    absorbed = np.concatenate([np.einsum("nhd,hld->nhl", q[..., :NOPE], UP_K), q[..., NOPE:]], axis=2)
+    rows_new, q_own, q_past, k, v = upload(gpu, latent, q, absorbed, *decompressed(latent))
+    out, lse, past, past_lse = rows(gpu, n * HEADS * VALUE, n * HEADS, n * HEADS * LATENT, n * HEADS)
+    cache.begin_forward([0], [n])
+    with gpu.batch() as batch:
+        cache.append_mla_kv(batch, 0, rows_new)
+        cache.self_attention(batch, 0, q_own, k, v, out, lse, SCALE, head_dim=NOPE + ROPE, v_dim=VALUE)
+        mode = "decode" if n == 1 else "prefill"
+        cache.cross_attention(batch, 0, q_past, past, past_lse, SCALE, mode=mode)
+    seen = await read_array(gpu, past, np.float32, (n, HEADS, LATENT))
+    (projected,) = upload(gpu, np.einsum("nhl,hld->nhd", seen, UP_V))
+    if n > 1:
+        with gpu.batch() as batch:
+            cache.merge_attn_output_inplace(batch, 0, out, lse, projected, past_lse, v_dim=VALUE)
+    cache.end_forward()
+    return await read_array(gpu, out if n > 1 else projected, np.float32, (n, HEADS, VALUE))
+
+
+def decompressed(latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keys (n, HEADS, NOPE + ROPE) and values (n, HEADS, VALUE) of compressed rows."""
+    up = np.einsum("nl,hld->nhd", latent[:, :LATENT], UP_K)
+    turned = np.repeat(latent[:, None, LATENT:], HEADS, axis=1)
+    return np.concatenate([up, turned], axis=2), np.einsum("nl,hld->nhd", latent[:, :LATENT], UP_V)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+async def test_mla_by_parts_equals_decompressed_attention(dtype: str) -> None:
     gpu = await device()
-    cache = PagedKVCache(gpu, config(MLA))
+    cache = PagedKVCache(gpu, config(MLA, page_dtype=dtype))
     gpu.write(cache.layer_pages(0), b"\xff" * cache.layer_pages(0).size)
     cache.add_sequence(0)
-    up_k, up_v = random(1, HEADS, LATENT, NOPE) / 6, random(2, HEADS, LATENT, VALUE) / 6
-    rows_all = random(3, 40, LATENT + ROPE)
-    k = np.concatenate(
-        [
-            np.einsum("nl,hld->nhd", rows_all[:, :LATENT], up_k),
-            np.repeat(rows_all[:, None, LATENT:], HEADS, 1),
-        ],
-        axis=2,
-    )
-    v = np.einsum("nl,hld->nhd", rows_all[:, :LATENT], up_v)
-    scale = (NOPE + ROPE) ** -0.5
-    at = 0
+    latent, at = random(3, 40, LATENT + ROPE), 0
+    k, v = decompressed(latent)
     for n in (19, 20, 1):
         q = random(10 + n, n, HEADS, NOPE + ROPE)
-        absorbed = np.concatenate([np.einsum("nhd,hld->nhl", q[..., :NOPE], up_k), q[..., NOPE:]], axis=2)
-        new = slice(at, at + n)
-        latent, q_own, q_past, k_new, v_new = upload(gpu, rows_all[new], q, absorbed, k[new], v[new])
-        out, lse, past, past_lse = rows(gpu, n * HEADS * VALUE, n * HEADS, n * HEADS * LATENT, n * HEADS)
-        cache.begin_forward([0], [n])
-        with gpu.batch() as batch:
-            cache.append_mla_kv(batch, 0, latent)
-            cache.self_attention(
-                batch, 0, q_own, k_new, v_new, out, lse, scale, head_dim=NOPE + ROPE, v_dim=VALUE
-            )
-            cache.cross_attention(batch, 0, q_past, past, past_lse, scale, include_new=n == 1)
-        cache.end_forward()
-        seen = await read_array(gpu, past, np.float32, (n, HEADS, LATENT))
-        (projected,) = upload(gpu, np.einsum("nhl,hld->nhd", seen, up_v))
-        if n == 1:
-            out = projected
-        else:
-            cache.begin_forward([0], [n])
-            with gpu.batch() as batch:
-                cache.merge_attn_output_inplace(batch, 0, out, lse, projected, past_lse, v_dim=VALUE)
-            cache.abort_forward()
+        found = await mla_by_parts(cache, latent[at : at + n], q)
         at += n
-        expected = attend(q, k[:at], v[:at], causal(n, at), scale)
-        assert np.abs(await read_array(gpu, out, np.float32, (n, HEADS, VALUE)) - expected).max() < 2e-5
+        expected = attend(q, k[:at], v[:at], causal(n, at), SCALE)
+        assert np.abs(found - expected).max() < TOLERANCE[dtype]
     stored = await cache.debug_get_kv_mla(0, 5, 40)
-    assert np.array_equal(stored[0], rows_all[5:])
+    assert np.abs(stored[0] - latent[5:]).max() < TOLERANCE[dtype]
 
 
 async def test_parts_that_do_not_fit_the_layer_are_refused() -> None:

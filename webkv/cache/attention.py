@@ -126,16 +126,20 @@ class Attention:
 
     def cross_attention(
         self, work: Work, layer: Layer, q: Binding, out: Binding,
-        lse: Binding | None, sm_scale: float | None, include_new: bool | None,
+        lse: Binding | None, sm_scale: float | None, include_new: bool | None, mode: str,
     ) -> None:  # fmt: skip
         """See `PagedKVCache.cross_attention`."""
         shape = self._shape(layer, None, sm_scale)
         if shape.window:
             raise CacheError(f"cross_attention of layer {layer.number}, which has a window: use attention")
+        self._check_mode(work, mode)
         self._binding("q", q, work.rows * shape.q_width)
         self._check_out(work, shape, out, lse)
         if include_new is None:
             include_new = max(work.step.lengths) == 1
+        if include_new and mode == "decode":
+            self._over_pages(work, layer, shape, q, out, mode, lse, shape.q_width)
+            return
         views = work.views.groups[layer.at]
         table = views.table if include_new else self._ragged.past(work.step, layer)
         attend_prefill(
@@ -191,7 +195,7 @@ class Attention:
         other_out = self._rows_scratch("past out", shape.out_width)
         other_lse = self._rows_scratch("past lse", shape.q_heads)
         self.self_attention(work, layer, q, *kv, out, own, sm_scale, None, None)
-        self.cross_attention(work, layer, q, other_out, other_lse, sm_scale, False)
+        self.cross_attention(work, layer, q, other_out, other_lse, sm_scale, False, "prefill")
         self.merge(work, layer, out, own, other_out, other_lse, None)
 
     def _shape(self, layer: Layer, kind: str | None, sm_scale: float | None) -> AttentionShape:

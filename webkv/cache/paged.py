@@ -107,15 +107,16 @@ class PagedKVCache(CacheState):
 
     def cross_attention(
         self, batch: Batch, layer: int, q: Binding, out: Binding, lse: Binding | None = None,
-        sm_scale: float | None = None, include_new: bool | None = None,
+        sm_scale: float | None = None, include_new: bool | None = None, mode: str = "prefill",
     ) -> None:  # fmt: skip
         """Attention of every query over all cached tokens of its sequence, without a mask.
 
         `include_new`: whether the new tokens count, which must have been appended then; None: if every append
-        length is 1, which is TVM's rule.  A query without keys gives 0 and an lse of -5e4.
+        length is 1, which is TVM's rule.  A query without keys gives 0 and an lse of -5e4.  `mode`: as in
+        `attention`.
         """
         work, found = self._work(batch, layer)
-        self._attention.cross_attention(work, found, q, out, lse, sm_scale, include_new)
+        self._attention.cross_attention(work, found, q, out, lse, sm_scale, include_new, mode)
 
     def merge_attn_output_inplace(
         self, batch: Batch, layer: int, out: Binding, lse: Binding, other_out: Binding, other_lse: Binding,
