@@ -22,10 +22,10 @@ def token_positions(manager: SequenceManager, seq: int, at: int, start: int, end
     if end > found.length:
         raise CacheError(f"out-of-range end_pos {end}: sequence {seq} has {found.length} tokens")
     pages = found.pages[at]
-    if start < pages.first_block * tokens:
+    if start < pages.first_token(tokens):
         raise CacheError(
             f"start_pos {start}: group {group.name!r} of window {group.window} holds sequence "
-            f"{seq} from token {pages.first_block * tokens} on"
+            f"{seq} from token {pages.first_token(tokens)} on"
         )
     slots = np.array([found.slot(index) for index in range(start, end)])
     return (pages.view[slots // tokens - pages.first_block] * tokens + slots % tokens).astype(np.int32)

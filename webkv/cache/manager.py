@@ -81,7 +81,7 @@ class SequenceManager:
         for group, pages in zip(self.groups, found.pages, strict=True):
             if group.window is None or length == 0:
                 continue
-            first, needed = pages.first_block * self.page_tokens, max(0, length - group.window + 1)
+            first, needed = pages.first_token(self.page_tokens), max(0, length - group.window + 1)
             if first > needed:
                 raise CacheError(
                     f"{what}: group {group.name!r} of window {group.window} holds sequence "
@@ -135,7 +135,7 @@ class SequenceManager:
             first = max(first, full + (part > 0) - held)
         shared = pages.view[first - pages.first_block : full - pages.first_block].tolist()
         pool.share(shared)
-        made = PageList(shared, first)
+        made = PageList(shared, first, pages.missing if first == pages.first_block else 0)
         if not part:
             return made, []
         source, (fresh,) = int(pages.view[full - pages.first_block]), pool.take(1)
@@ -269,4 +269,4 @@ class SequenceManager:
             assert pages.first_block == 0, f"{where} lost {pages.first_block} pages"
         else:
             first = max(0, found.committed - group.window + 1)
-            assert pages.first_block * self.page_tokens <= first, f"{where} lost token {first}"
+            assert pages.first_token(self.page_tokens) <= first, f"{where} lost token {first}"

@@ -14,7 +14,7 @@ import numpy as np
 import wgpu
 from numpy.typing import NDArray
 
-from webkv.gpu import Device, Slice
+from webkv.gpu import Batch, Device, Slice
 from webkv.kernels.convert import convert_runs
 from webkv.kernels.pages import copy_runs
 from webkv.layout import CONVERTERS, DTYPE_BYTES, BufferPair, Held, PageLayout, Run, plan
@@ -31,6 +31,8 @@ _RUNS_PER_DISPATCH = 65280
 
 Numbers = NDArray[np.int64]
 Holder = tuple[PageLayout, Held]
+LayerBuffers = tuple[Sequence[Sequence[wgpu.GPUBuffer]], Sequence[wgpu.GPUBuffer]]
+"""Of one layer: `buffers[rank][pool]` of the sources, `buffers[pool]` of the destination."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class SequencePlan:
     ) -> Numbers:  # fmt: skip
         """Rows of a table, for every run at every shift."""
         source, target = self.src[ends.src_rank][0], self.dst[0]
-        assert all(run.scale_pool in (-1, self._scale_pool(ends, converter)) for run in runs)
+        from_dtype, to_dtype = CONVERTERS.get(converter, ("f32", "f32"))
+        int8_pool = ends.dst_pool if to_dtype == "int8" else ends.src_pool
+        assert all(run.scale_pool in (-1, int8_pool) for run in runs)
         columns = [
             (run.src_page, run.src_offset, run.dst_page, run.dst_offset, run.nbytes, run.scale_offset)
             for run in runs
@@ -117,18 +121,13 @@ class SequencePlan:
         src_base = pages * source.slot_bytes[ends.src_pool]
         pages = dst_pages.at(dst_page + shifts[:, None] * (self.period // target.page_tokens))
         dst_base = pages * target.slot_bytes[ends.dst_pool]
-        src_unit, dst_unit = (DTYPE_BYTES[name] for name in CONVERTERS.get(converter, ("f32", "f32")))
-        start, to = (src_base + src_at) // src_unit, (dst_base + dst_at) // dst_unit
-        count = np.broadcast_to(nbytes // dst_unit, start.shape)
-        table = [start, to, count]
+        dst_unit = DTYPE_BYTES[to_dtype]
+        start, to = (src_base + src_at) // DTYPE_BYTES[from_dtype], (dst_base + dst_at) // dst_unit
+        table = [start, to, np.broadcast_to(nbytes // dst_unit, start.shape)]
         if converter:
-            base = dst_base if CONVERTERS[converter][1] == "int8" else src_base
+            base = dst_base if to_dtype == "int8" else src_base
             table.append(np.where(scale < 0, 0, (base + scale) // _WORD))
         return np.stack(table, axis=-1).reshape(-1, len(table))
-
-    @staticmethod
-    def _scale_pool(ends: BufferPair, converter: str) -> int:
-        return ends.dst_pool if CONVERTERS[converter][1] == "int8" else ends.src_pool
 
 
 def joined(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -141,42 +140,43 @@ def joined(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 
 def run_tables(
-    device: Device,
-    tables: Iterable[RunTable],
-    layers: Sequence[tuple[Sequence[Sequence[wgpu.GPUBuffer]], Sequence[wgpu.GPUBuffer]]],
-    copies_at_most: int = COPIES_AT_MOST,
+    device: Device, tables: Iterable[RunTable], layers: Sequence[LayerBuffers], copies_at_most: int
 ) -> None:
-    """Do the runs in every layer: `(buffers[rank][pool] of the sources, buffers[pool] of the destination)`.
-
-    A table is uploaded once for all layers.
-    """
+    """Do the runs in every layer; a table is uploaded once for all of them."""
     uploads: list[wgpu.GPUBuffer] = []
     try:
         with device.batch() as batch:
             for table in tables:
                 ends = table.ends
                 pairs = [(src[ends.src_rank][ends.src_pool], dst[ends.dst_pool]) for src, dst in layers]
-                copies = None if table.converter else joined(table.rows)
+                copies = joined(table.rows) if not table.converter else None
                 if copies is not None and len(copies) <= copies_at_most:
                     for source, target in pairs:
                         for start, to, words in copies.tolist():
                             batch.copy(source, _WORD * start, target, _WORD * to, _WORD * words)
-                    continue
-                uploads.append(device.buffer(table.rows.nbytes, label="page runs", data=table.rows))
-                for at in range(0, len(table.rows), _RUNS_PER_DISPATCH):
-                    rows = table.rows[at : at + _RUNS_PER_DISPATCH]
-                    part = Slice(uploads[-1], at * rows.itemsize * rows.shape[1], rows.nbytes)
-                    longest = int(rows[:, 2].max())
-                    for source, target in pairs:
-                        if table.converter:
-                            convert_runs(
-                                batch, src=source, dst=target, runs=part, count=len(rows),
-                                max_elements=longest, converter=table.converter,
-                            )  # fmt: skip
-                        else:
-                            copy_runs(
-                                batch, src=source, dst=target, runs=part, count=len(rows), max_words=longest
-                            )
+                else:
+                    uploads.append(device.buffer(table.rows.nbytes, label="page runs", data=table.rows))
+                    _dispatch(batch, table, uploads[-1], pairs)
     finally:
         for buffer in uploads:
             device.release(buffer)
+
+
+def _dispatch(
+    batch: Batch,
+    table: RunTable,
+    upload: wgpu.GPUBuffer,
+    pairs: Sequence[tuple[wgpu.GPUBuffer, wgpu.GPUBuffer]],
+) -> None:
+    for at in range(0, len(table.rows), _RUNS_PER_DISPATCH):
+        rows = table.rows[at : at + _RUNS_PER_DISPATCH]
+        runs = Slice(upload, at * rows.strides[0], rows.nbytes)
+        count, longest = len(rows), int(rows[:, 2].max())
+        for src, dst in pairs:
+            if table.converter:
+                convert_runs(
+                    batch, src=src, dst=dst, runs=runs, count=count, max_elements=longest,
+                    converter=table.converter,
+                )  # fmt: skip
+            else:
+                copy_runs(batch, src=src, dst=dst, runs=runs, count=count, max_words=longest)

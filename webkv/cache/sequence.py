@@ -14,12 +14,15 @@ class PageList:
     """The pages of one sequence in one group, in order; the first holds tokens from `first_block` on.
 
     `first_block` counts in pages and is above 0 once the first pages have left the group's window.
+    `missing`: tokens at the start of the first page that are not there, because the sequence came from a
+    cache of other page size whose window had let go of them.
     """
 
-    __slots__ = ("_pages", "_start", "_stop", "first_block")
+    __slots__ = ("_pages", "_start", "_stop", "first_block", "missing")
 
-    def __init__(self, pages: Items[int] = (), first_block: int = 0) -> None:
+    def __init__(self, pages: Items[int] = (), first_block: int = 0, missing: int = 0) -> None:
         self.first_block = first_block
+        self.missing = missing
         self._start, self._stop = 0, len(pages)
         self._pages = np.empty(max(8, len(pages)), np.int32)
         self._pages[: len(pages)] = pages
@@ -36,6 +39,10 @@ class PageList:
     def end_block(self) -> int:
         """One past the last page, counted from the sequence's start."""
         return self.first_block + len(self)
+
+    def first_token(self, page_tokens: int) -> int:
+        """The first token that is held."""
+        return self.first_block * page_tokens + self.missing
 
     def extend(self, pages: Items[int]) -> None:
         """Append `pages`."""
@@ -57,6 +64,8 @@ class PageList:
         """Take off and return the pages from block `end_block` on."""
         taken = self.tail(end_block)
         self._stop -= len(taken)
+        if not len(self):
+            self.missing = 0
         return taken
 
     def advance(self, first_block: int) -> list[int]:
@@ -64,6 +73,8 @@ class PageList:
         taken = self.view[: max(0, first_block - self.first_block)].tolist()
         self._start += len(taken)
         self.first_block += len(taken)
+        if taken:
+            self.missing = 0
         return taken
 
     def cut(self, start: int, stop: int) -> list[int]:
