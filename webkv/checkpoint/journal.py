@@ -62,6 +62,14 @@ class Walked:
     damage: str | None = None
 
 
+async def exists(store: Store, session: str) -> bool:
+    """Whether the store is known to have a session of that id."""
+    try:
+        return bool(await store.keys(row_key(session, 0)))
+    except StoreError:
+        return False
+
+
 async def walk(store: Store, session: str) -> Walked:
     """Read a journal up to the first row that is damaged or does not follow.
 

@@ -125,6 +125,11 @@ class PageWriter:
         if new:
             self._start()
 
+    async def add(self, pages: Sequence[FullPage]) -> None:
+        """Store pages that were made elsewhere, those that a resume needs.  Raises `StoreError`."""
+        needed = self._needed()
+        self.refs |= await self._blobs.commit([full for full in pages if full.page in needed])
+
     def condemn(self, digests: Iterable[bytes]) -> None:
         """Stored bytes that failed their digest: do not refer to them, delete them, write them anew."""
         self._blobs.condemned.update(digests)

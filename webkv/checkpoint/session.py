@@ -9,17 +9,18 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Self
 
+from webkv.checkpoint.blobs import FullPage
 from webkv.checkpoint.catalog import Summary, evict
 from webkv.checkpoint.identity import Identity
-from webkv.checkpoint.journal import Journal, Walked, first_seed, require_id, row_key, walk
+from webkv.checkpoint.journal import Journal, Walked, exists, first_seed, require_id, walk
 from webkv.checkpoint.pages import PageSource, PageWriter
 from webkv.checkpoint.record import Computed, End, Header, Mode, Prompt, Request, Row, Token, Truncate
 from webkv.checkpoint.recover import Pages, PageTarget, Plan, without_pages
 from webkv.checkpoint.refs import PageId
 from webkv.checkpoint.status import Options, Status
-from webkv.checkpoint.stores import PatientStore, Store
+from webkv.checkpoint.stores import PatientStore, Store, hold
 from webkv.checkpoint.transcript import Transcript
-from webkv.errors import CheckpointError, DamageError, StoreBusyError, StoreError
+from webkv.errors import CheckpointError, DamageError, StoreError
 
 
 class Session:
@@ -73,7 +74,7 @@ class Session:
         )
         await made._hold()
         try:
-            if id and await _exists(made.store, id):
+            if id and await exists(made.store, id):
                 raise CheckpointError(f"session {id!r} exists")
             header = Header(identity, {"created": made._created, **(facts or {})})
             made._append(header)
@@ -90,17 +91,19 @@ class Session:
         identity: Identity,
         *,
         recompute: bool = False,
+        facts: Mapping[str, Any] | None = None,
         options: Options | None = None,
     ) -> Self:
         """The stored session `id`, up to the first damaged row (`damage` says what was wrong there).
 
         Raises `CheckpointError` if there is none, `StoreBusyError` while another process holds it, and
         `IdentityError` naming the field if it belongs to something else.  With `recompute` only another
-        namespace or tokenizer is refused: its tokens are kept, its KV is not used.
+        namespace or tokenizer is refused: its tokens are kept, its KV is not used, and `facts` are added to
+        its own.
         """
         require_id(id)
         async with AsyncExitStack() as held:
-            await _lock(held, store, id)
+            await hold(held, store, f"s/{id}")
             walked = await walk(PatientStore(store, (options or Options()).patience), id)
             theirs = walked.transcript.identity
             assert theirs is not None
@@ -112,12 +115,12 @@ class Session:
             made._held.push_async_exit(held.pop_all())
         if theirs != identity:
             made._pages.drop(list(made._pages.refs))
-            made._append(Header(identity, made.transcript.facts))
+            made._append(Header(identity, {**made.transcript.facts, **(facts or {})}))
         made._blocks = made.transcript.computed // identity.page_tokens
         return made
 
     async def _hold(self) -> None:
-        await _lock(self._held, self.store, self.id)
+        await hold(self._held, self.store, f"s/{self.id}")
 
     # What happens, in order.  Each returns a ticket for `durable`.
 
@@ -276,6 +279,11 @@ class Session:
                 self._append(Computed(0, plan.adopted))
             return plan
 
+    async def add_pages(self, runs: tuple[tuple[Mode, int], ...], pages: Sequence[FullPage]) -> None:
+        """Store pages of this session's tokens that were made elsewhere; `runs`: how, from token 0 on."""
+        self._append(Computed(0, runs))
+        await self._pages.add(pages)
+
     async def branch(
         self, position: int, *, id: str | None = None, options: Options | None = None
     ) -> Session:
@@ -290,19 +298,3 @@ class Session:
         for row in self.transcript.rows(position):
             child._append(row)  # nothing is awaited since the header: all rows go in one commit
         return child
-
-
-async def _lock(held: AsyncExitStack, store: Store, session: str) -> None:
-    try:
-        await held.enter_async_context(store.lock(f"s/{session}"))
-    except StoreBusyError:
-        raise
-    except StoreError:
-        pass  # a store that cannot even lock cannot be written either: the first commit says so
-
-
-async def _exists(store: Store, session: str) -> bool:
-    try:
-        return bool(await store.keys(row_key(session, 0)))
-    except StoreError:
-        return False

@@ -21,7 +21,7 @@ import os
 import sys
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -75,6 +75,19 @@ async def items(store: Store, prefix: str) -> list[tuple[str, bytes]]:
         return found
     values = [(key, await store.get(key)) for key in await store.keys(prefix)]
     return [(key, value) for key, value in values if value is not None]
+
+
+async def hold(held: AsyncExitStack, store: Store, name: str) -> None:
+    """Hold the lock `name` until `held` closes; `StoreBusyError` if someone else does.
+
+    A store that cannot even lock cannot be written either, which the first commit will say.
+    """
+    try:
+        await held.enter_async_context(store.lock(name))
+    except StoreBusyError:
+        raise
+    except StoreError:
+        return
 
 
 def payload_bytes(puts: Mapping[str, bytes]) -> int:
