@@ -56,7 +56,9 @@ def top_k(
     """
     assert 1 <= k <= min(MOST, vocab), f"top_k of {k} in {vocab}"
     _block_max(batch, logits, blocks, rows, vocab, with_sum=True)
-    kernel = batch.device.kernel("top_k", {"N": vocab, "TOP": k}, {"key": "key"})
+    kernel = batch.device.kernel(
+        "top_k", {"N": vocab, "TOP": k}, {"key": "key", "logsumexp": "row_logsumexp"}
+    )
     batch.dispatch(kernel, kernel.bind(logits, blocks, picked), rows)
 
 
