@@ -28,6 +28,7 @@
 
 from __future__ import annotations
 
+from webkv.checkpoint.archive import export_session, import_session
 from webkv.checkpoint.catalog import Summary, Verdict, collect, delete, evict, sessions, verify
 from webkv.checkpoint.identity import Group, Identity
 from webkv.checkpoint.journal import walk
@@ -61,6 +62,8 @@ __all__ = [
     "default_path",
     "delete",
     "evict",
+    "export_session",
+    "import_session",
     "sessions",
     "verify",
     "walk",
