@@ -74,7 +74,7 @@ def llama_logits(file: GgufFile, config: ModelConfig, tokens: list[int]) -> Floa
         h = reference.rms_norm(x, b["attn_norm"], eps)
         q, k, v = (reference.matmul(h, b[f"attn_{part}"]).reshape(n, -1, dim) for part in "qkv")
         q, k = (rotated(part, np.arange(n), config.group_of(layer).rope_theta) for part in (q, k))
-        heads = attended(q, k, v, config.attention_scale)
+        heads = attended(q, k, v, config.attention_scale, config.group_of(layer).window)
         x = x + reference.matmul(heads, b["attn_output"])
         h = reference.rms_norm(x, b["ffn_norm"], eps)
         hidden = silu(reference.matmul(h, b["ffn_gate"])) * reference.matmul(h, b["ffn_up"])

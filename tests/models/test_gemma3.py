@@ -24,8 +24,7 @@ from webkv.models.locate import locate
 
 WINDOW = 32
 WINDOWS = (WINDOW, WINDOW, WINDOW, WINDOW, WINDOW, None)
-LONG = 6 * WINDOW
-"""Past what sliding layers alone could hand on to the last token."""
+LONG = 6 * WINDOW  # past what sliding layers alone could hand on to the last token
 
 
 def start(
@@ -77,14 +76,14 @@ async def follow(run: Run, want: dict[str, Any], steps: int, tolerance: float, m
         logits = await run.step([0], [token], "decode")
 
 
-@pytest.mark.parametrize(("prompt", "steps"), [("p0_short", 12), ("p2_chat", 12)])
+@pytest.mark.parametrize(("prompt", "steps"), [("p0_short", 8), ("p2_chat", 8)])
 async def test_f32_pages_give_the_golden_logits_and_ids(prompt: str, steps: int) -> None:
     await follow(await gemma3("f32"), golden(prompt), steps, 5e-3, 0.02)
 
 
 async def test_past_the_window_f32_pages_hold_the_golden_keys_and_give_the_golden_logits() -> None:
     run, want = await gemma3("f32"), samples()
-    await follow(run, golden("p3_long"), 6, 5e-3, 0.02)
+    await follow(run, golden("p3_long"), 4, 5e-3, 0.02)
     for group, layers in {"sliding": (0,), "global": (5, 17)}.items():
         first = run.cache.sequence_pages(0, group)[0] * 16
         held = [row for row, position in enumerate(want["positions"]) if position >= first]
@@ -99,7 +98,7 @@ async def test_past_the_window_f32_pages_hold_the_golden_keys_and_give_the_golde
                 assert np.abs(v[place, 0, 0] - want[f"v{layer}"][row]).max() < 1e-3
 
 
-@pytest.mark.parametrize(("prompt", "steps"), [("p2_chat", 8), ("p3_long", 4)])
+@pytest.mark.parametrize(("prompt", "steps"), [("p2_chat", 4), ("p3_long", 3)])
 async def test_f16_pages_are_close_and_decide_alike_where_it_matters(prompt: str, steps: int) -> None:
     await follow(await gemma3("f16"), golden(prompt), steps, 0.2, 0.3)
 
@@ -123,12 +122,12 @@ def prompt_of(run: Run, length: int) -> list[int]:
 
 
 async def test_tiny_gemma3_is_the_numpy_forward(tmp_path: Path) -> None:
-    run = start(await device(), tiny(tmp_path))
-    tokens = prompt_of(run, LONG)
+    run = start(await device(), tiny(tmp_path), context=1200)
+    tokens = prompt_of(run, 1100)  # five tiles of keys in the global layer
     want = gemma3_logits(run.file, tokens, WINDOWS)
-    got = [await run.prefill(0, tokens[:-20], chunk=13)]
-    got += [await run.step([0], [token], "decode") for token in tokens[-20:]]
-    assert np.abs(np.concatenate(got) - want[-21:]).max() < 2e-3
+    got = [await run.prefill(0, tokens[:-10], chunk=99)]
+    got += [await run.step([0], [token], "decode") for token in tokens[-10:]]
+    assert np.abs(np.concatenate(got) - want[-11:]).max() < 2e-3
 
 
 async def test_the_window_is_exact_on_logits(tmp_path: Path) -> None:

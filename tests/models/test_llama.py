@@ -15,8 +15,9 @@ from tests.kernels.test_quant import smollm2_path
 from tests.models.oracle import llama_logits
 from tests.models.tiny import write_tiny_llama
 from tests.support import device
-from webkv.cache import CacheConfig, LayerGroup, PagedKVCache, RopeConfig
+from webkv.cache import PagedKVCache
 from webkv.gpu import Device
+from webkv.load import cache_config
 from webkv.models.architectures import read_config
 from webkv.models.config import ModelConfig
 from webkv.models.gguf import GgufFile, open_gguf
@@ -56,12 +57,7 @@ def start(
     gpu: Device, file: GgufFile, page_dtype: str, context: int = 1024, model: Llama | None = None
 ) -> Run:
     config = read_config(file)
-    spec = config.groups[0]
-    rope = RopeConfig(theta=spec.rope_theta, pairing=config.rope_pairing)
-    group = LayerGroup(spec.name, spec.layers, spec.kv_heads, spec.heads, spec.head_dim, rope=rope)
-    settings = CacheConfig(
-        (group,), max_total_len=context, prefill_chunk_size=CHUNK, reserved_num_seqs=6, page_dtype=page_dtype
-    )
+    settings = cache_config(config, context=context, sequences=6, page_dtype=page_dtype, chunk=CHUNK)
     model = model or Llama(gpu, config, file, max_rows=CHUNK, sequences=4)
     return Run(gpu, file, config, model, PagedKVCache(gpu, settings))
 
@@ -142,6 +138,15 @@ async def test_tiny_llama_is_the_numpy_forward(tmp_path: Path) -> None:
     got = [await run.prefill(0, tokens[:30], chunk=13)]
     got += [await run.step([0], [token], "decode") for token in tokens[30:]]
     assert np.abs(np.concatenate(got) - want[29:]).max() < 1e-3
+
+
+async def test_tiny_llama_with_a_window_is_the_numpy_forward(tmp_path: Path) -> None:
+    file = tiny(tmp_path / "tiny.gguf")
+    file.metadata["llama.attention.sliding_window"] = 20  # as Mistral's
+    run = start(await device(), file, "f32")
+    tokens = np.random.default_rng(0).integers(3, run.config.vocab_size, 70).tolist()
+    got = [await run.prefill(0, tokens[:-1]), await run.step([0], tokens[-1:], "decode")]
+    assert np.abs(np.concatenate(got) - llama_logits(run.file, run.config, tokens)[-2:]).max() < 1e-3
 
 
 async def test_a_sequence_has_the_same_bits_alone_and_in_a_batch(tmp_path: Path) -> None:
