@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from webkv.cache import CacheConfig, LayerGroup, PagedKVCache, RopeConfig
 from webkv.checkpoint import Group, Identity
 from webkv.engine import Engine
-from webkv.errors import PromptError
+from webkv.errors import CacheError, PromptError
 from webkv.gpu import Device, open_device
 from webkv.kernels.matmul import FEATURES
 from webkv.layout import layout_id
@@ -93,14 +93,19 @@ async def load(
 ) -> Loaded:
     """Open a GGUF file (a path, its parts, or bytes) for `sequences` conversations of `context` tokens each.
 
-    `default_context`: the most that is taken when `context` is not given.
+    `default_context`: the most that is taken when `context` is not given.  `chunk`: tokens of a prompt that
+    are computed at a time.
     `progress(step, unit)` gives a callback `(done, total)` for each slow step.  Raises `ModelError` for a
-    file that is damaged or not supported, `DeviceError` for a device that cannot hold it.
+    file that is damaged or not supported, `DeviceError` or `CacheError` for a device that cannot hold it.
     """
 
     def step(name: str) -> Callable[[int, int], None] | None:
         return progress(name, "bytes") if progress is not None else None
 
+    for name, value in (("sequences", sequences), ("chunk", chunk)):
+        if value < 1:
+            raise CacheError(f"{name} is {value}, expected at least 1")
+    chunk = max(chunk, sequences)  # a decode step has a row for each
     file = open_gguf(source)
     config = read_config(file)
     if context is not None and not 0 < context <= config.context:
@@ -110,7 +115,7 @@ async def load(
     weights = file.digest(step("checking the model"))
     device = device or await open_device(device_name, features=FEATURES)
     settings = cache_config(config, context=context, sequences=sequences, page_dtype=page_dtype, chunk=chunk)
-    model = make_model(device, config, file, chunk, step("loading the model"))
+    model = make_model(device, config, file, chunk, sequences, step("loading the model"))
     engine = Engine(model, PagedKVCache(device, settings), tokenizer, context)
     identity = identity_of(settings, weights, tokenizer.identity, namespace)
     return Loaded(config.name, config, engine, ChatTemplate.from_gguf(file), identity)
@@ -121,8 +126,10 @@ def make_model(
     config: ModelConfig,
     file: GgufFile,
     chunk: int,
+    sequences: int,
     progress: Callable[[int, int], None] | None,
 ) -> Llama | Gemma3:
-    """The forward pass of the model's architecture, its weights on the device."""
+    """The forward pass of the model's architecture, for `chunk` rows of `sequences` sequences at a time."""
     makers: Mapping[str, type[Llama] | type[Gemma3]] = {"llama": Llama, "gemma3": Gemma3}
-    return makers[config.architecture](device, config, file, max_rows=chunk, progress=progress)
+    make = makers[config.architecture]
+    return make(device, config, file, max_rows=chunk, sequences=sequences, progress=progress)

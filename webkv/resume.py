@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -58,6 +59,7 @@ class Chat:
         self.session = session
         self.conversation = conversation
         self.recovery = recovery
+        self._closing: asyncio.Future[Status] | None = None
 
     @property
     def id(self) -> str:
@@ -252,7 +254,15 @@ class Chat:
         return await page_digests(self.loaded.engine.cache, self.conversation.id, self.session.identity)
 
     async def close(self) -> Status:
-        """Store what is left and give the cache's pages back; the status says whether all is durable."""
+        """Store what is left and give the cache's pages back; the status says whether all is durable.
+
+        Goes on when its caller is cancelled; a second call waits for the first.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> Status:
         try:
             await self.loaded.engine.settle(self.conversation)
             return await self.session.close()

@@ -130,7 +130,7 @@ class Session:
 
     def prompt(self, ids: Sequence[int]) -> int:
         """Tokens that are given follow."""
-        return self._append(Prompt(len(self.transcript.tokens), tuple(map(int, ids))))
+        return self._append(Prompt(len(self.transcript.tokens), tuple(map(int, ids))), summary=True)
 
     def computed(self, stop: int, mode: Mode = Mode.PREFILL) -> int:
         """The KV of all tokens before position `stop` has been submitted for computing."""

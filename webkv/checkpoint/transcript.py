@@ -112,6 +112,7 @@ class Transcript:
             self.modes.append(Mode.DECODE)
         self.tokens.append(row.id)
         self.sampled[row.position] = row
+        self.end = None  # the turn goes on after all
 
     def _truncate(self, length: int) -> None:
         if length > len(self.tokens):

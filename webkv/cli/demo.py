@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from webkv.cli.console import human_size, human_time, messages, show
+from webkv.cli.console import human_size, human_time, messages, note, show
 from webkv.errors import WebkvError
 
 _PROMPT = "Why does the moon always show the same face to the earth? Answer in three sentences."
@@ -54,12 +54,12 @@ async def _run(command: list[str], stream: bool, kill_after: int | None = None) 
                 ready = time.monotonic()
             elif event["event"] in ("start", "end"):
                 setattr(run, event["event"], event)
-    finally:
-        if process.returncode is None and kill_after is None:
-            await process.wait()
-        elif process.returncode is None:
+    except BaseException:
+        if process.returncode is None:
             process.kill()
-            await process.wait()
+        raise
+    finally:
+        await process.wait()
     if kill_after is None and process.returncode:
         raise WebkvError(f"webkv {command[0]} ended with exit code {process.returncode}")
     if stream:
@@ -96,26 +96,25 @@ async def demo(arguments: Namespace) -> int:
         messages.rule("2. the same request, killed with SIGKILL half way")
         cut = max(1, len(whole.tokens) // 2)
         killed = await _run(["generate", *request, "--session", "moon", *stored("killed")], True, cut)
-        messages.print(f"killed after {len(killed.tokens)} tokens were shown")
+        note(f"killed after {len(killed.tokens)} tokens were shown")
         messages.rule("3. resumed in a new process")
         resumed = await _run(["resume", "moon", *model, *device, "--digests", *stored("killed")], stream=True)
-        _print_speed(resumed)
         _print_recovery(whole, resumed)
     wrong = _differences(whole, resumed)
     lost = killed.tokens != resumed.end["tokens"][-len(whole.tokens) :][: len(killed.tokens)]
     if lost:
         wrong.append("a token that was shown before the kill is lost")
     if wrong:
-        messages.print(f"[red]NOT equal to the uninterrupted run:[/red] {'; '.join(wrong)}")
+        note(f"NOT equal to the uninterrupted run: {'; '.join(wrong)}", style="red")
         return 1
     tokens, pages = len(whole.end["tokens"]), len(whole.end["pages"])
-    messages.print(f"[green]equal[/green]: {tokens} token ids and all bytes of {pages} pages")
+    note(f"equal: {tokens} token ids and all bytes of {pages} pages", style="green")
     return 0
 
 
 def _print_speed(run: _Run) -> None:
     end = run.end
-    messages.print(
+    note(
         f"prompt {end['prompt_tokens']} tokens in {human_time(end['prefill_s'])}, "
         f"then {end['tokens_per_s']:.1f} tokens/s on {end['device']}"
     )
@@ -126,7 +125,7 @@ def _print_recovery(whole: _Run, resumed: _Run) -> None:
     # Starting over: what the uninterrupted run took, from the same point, to have as many tokens.
     again = whole.times[max(0, start["recovered_tokens"] - start["prompt_tokens"] - 1)]
     took = start["recovery_s"]
-    messages.print(
+    note(
         f"recovered {start['recovered_tokens']} tokens, {start['recovered_pages']} pages "
         f"({human_size(start['recovered_bytes'])}) by {start['how']} in {human_time(took)}; "
         f"starting over took {human_time(again)} ({again / took:.0f}x)"

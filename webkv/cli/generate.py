@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from argparse import Namespace
@@ -86,7 +85,7 @@ async def _say(arguments: Namespace, chat: Chat) -> None:
             raise PromptError(f"session {chat.id!r} has an unfinished answer: resume without --say first")
         await chat.say(arguments.say, max_tokens=arguments.max_tokens or 256)
     except BaseException:
-        await asyncio.shield(chat.close())
+        await chat.close()
         raise
 
 
@@ -139,11 +138,11 @@ def _ready(arguments: Namespace) -> None:
 
 async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | None) -> int:
     """Print the answer, what was there of it first; then what it took."""
-    steps.stop()
-    _announce(arguments, chat)
     prefill = steps.step("reading the prompt", "tokens")
     begun, first, made, status = time.monotonic(), None, 0, None
     try:
+        steps.stop()
+        _announce(arguments, chat)
         async for event in chat.generate(limit, progress=prefill):
             first = first or time.monotonic()
             steps.stop()
@@ -154,7 +153,7 @@ async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | N
                 show(event.text)
         ended = time.monotonic()
         pages = await chat.page_digests() if arguments.digests else {}
-        status = await asyncio.shield(chat.close())
+        status = await chat.close()
     finally:
         steps.stop()
         if status is None:
@@ -165,7 +164,7 @@ async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | N
 
 async def _stopped(arguments: Namespace, chat: Chat) -> None:
     """Close a chat that an error or Ctrl-C cut off, and say how to go on."""
-    status = await asyncio.shield(chat.close())
+    status = await chat.close()
     if status.state == "degraded":
         note(f"stopped; {status}", style="yellow")
     elif not getattr(arguments, "no_session", False):

@@ -43,10 +43,9 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, metavar="FILE", help=where)
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", metavar="FILE", help="a GGUF file, or smollm2 or gemma3 (default: smollm2 if installed)"
-    )
+def _add_model(parser: argparse.ArgumentParser, default: str = "smollm2 if installed") -> None:
+    text = f"a GGUF file, or smollm2 or gemma3 (default: {default})"
+    parser.add_argument("--model", metavar="FILE", help=text)
     parser.add_argument("--device", metavar="NAME", help="part of an adapter's name (see: webkv devices)")
 
 
@@ -54,10 +53,18 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling")
     group.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="most new tokens (256)")
     group.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default)")
-    group.add_argument("--top-k", type=int, default=0, metavar="K", help="only the K likeliest; 0: all")
-    group.add_argument("--top-p", type=float, default=1.0, metavar="P", help="only the likeliest mass P")
-    group.add_argument("--min-p", type=float, default=0.0, metavar="P", help="only P times the likeliest")
-    group.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1: none")
+    group.add_argument(
+        "--top-k", type=int, default=0, metavar="K", help="only the K likeliest tokens; 0: all"
+    )
+    group.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="the likeliest that add up to P; 1: all"
+    )
+    group.add_argument(
+        "--min-p", type=float, default=0.0, metavar="P", help="only from P times the likeliest on; 0: all"
+    )
+    group.add_argument(
+        "--repetition-penalty", type=float, default=1.0, metavar="R", help="against repeating; 1: off"
+    )
     group.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same text (0)")
 
 
@@ -80,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     devices = command("devices", "devices:devices", "List the GPU adapters webkv can use.")
     devices.add_argument("--quiet", action="store_true", help="print nothing; exit 2 if there is none")
     _add_output(devices)
-    demo = command("demo", "demo:demo", "Generate, kill, resume, and compare tokens and page bytes.")
+    demo = command("demo", "demo:demo", "Generate, kill, resume, and compare every token and page byte.")
     _add_model(demo)
     demo.add_argument("--max-tokens", type=_count, default=60, metavar="N", help="tokens to generate (60)")
     _serve(command)
@@ -100,17 +107,29 @@ def _serve(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
-    generate = command("generate", "generate:generate", "Generate text, keeping a session to resume.")
+    generate = command(
+        "generate", "generate:generate", "Generate text and keep it as a session, to resume after a crash."
+    )
     generate.add_argument("prompt", type=_text, help="the prompt; - reads it from standard input")
     _add_model(generate)
     generate.add_argument("--raw", action="store_true", help="continue the text; no chat template")
     generate.add_argument("--system", metavar="TEXT", help="system message of the chat")
-    generate.add_argument("--page-dtype", choices=["f16", "f32", "int8"], default="f16", help="(f16)")
-    generate.add_argument("--context", type=_count, metavar="N", help="most tokens (default: up to 8192)")
-    generate.add_argument("--session", metavar="ID", help="name of the new session (default: made up)")
-    generate.add_argument("--no-session", action="store_true", help="keep nothing")
     generate.add_argument(
-        "--durability", choices=["exact", "relaxed"], default="exact", help="exact: shown is stored (default)"
+        "--page-dtype", choices=["f16", "f32", "int8"], default="f16", help="numbers in the KV cache (f16)"
+    )
+    generate.add_argument(
+        "--context",
+        type=_count,
+        metavar="N",
+        help="most tokens, prompt and answers (default: the model's, at most 8192)",
+    )
+    generate.add_argument("--session", metavar="ID", help="name of the new session (default: made up)")
+    generate.add_argument("--no-session", action="store_true", help="store nothing; no resuming")
+    generate.add_argument(
+        "--durability",
+        choices=["exact", "relaxed"],
+        default="exact",
+        help="exact: a token is stored before it is shown (default); relaxed: up to 8 tokens may be lost",
     )
     generate.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     _add_sampling(generate)
@@ -121,19 +140,23 @@ def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
 def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     listing = command("sessions", "sessions:sessions", "List stored sessions.")
     listing.add_argument("--verify", action="store_true", help="check every stored byte; exit 1 on damage")
-    resume = command("resume", "generate:resume", "Take a session up where it was.")
+    resume = command("resume", "generate:resume", "Go on with a session, from the token it had come to.")
     resume.add_argument("id", help="session id (see: webkv sessions)")
-    resume.add_argument("--say", metavar="TEXT", help="the next chat turn, after what is unfinished")
+    resume.add_argument(
+        "--say", metavar="TEXT", help="your next turn of the chat, once the answer is complete"
+    )
     resume.add_argument(
         "--max-tokens", type=_count, metavar="N", help="most tokens of the answer (default: as before)"
     )
-    _add_model(resume)
+    _add_model(resume, "the session's")
     inspect = command("inspect", "sessions:inspect", "Show what a session holds.")
     inspect.add_argument("id", help="session id")
-    delete = command("delete", "sessions:delete_sessions", "Delete sessions and what only they store.")
+    delete = command(
+        "delete", "sessions:delete_sessions", "Delete sessions, and stored pages that only they use."
+    )
     delete.add_argument("id", nargs="+", help="session ids")
     resume.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
-    gc = command("gc", "sessions:gc", "Remove stored pages that no session refers to.")
+    gc = command("gc", "sessions:gc", "Remove stored pages that no session uses.")
     for parser in (listing, resume, inspect, delete, gc):
         _add_store(parser)
         _add_output(parser)
