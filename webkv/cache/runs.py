@@ -99,9 +99,7 @@ class SequencePlan:
             for key, group in groups.items():
                 made = self._placed(*key, group, shifts, src_pages[key[0].src_rank], dst_pages)
                 found.setdefault(key, []).append(made)
-        return [
-            RunTable(*key, np.concatenate(rows).astype(np.uint32)) for key, rows in sorted(found.items())
-        ]
+        return [RunTable(*key, np.concatenate(rows).astype(np.uint32)) for key, rows in sorted(found.items())]
 
     def _placed(
         self, ends: BufferPair, converter: str, runs: list[Run], shifts: Numbers,

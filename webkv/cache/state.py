@@ -106,6 +106,19 @@ class CacheState:
             raise CacheError(f"the length of sequence {seq} is unavailable until its import is finished")
         return found.length
 
+    def settled_length(self, seq: int, what: str) -> int:
+        """The length of a sequence whose tokens are all there, in plain order: no open forward, import, token
+        tree or window of its own; else `CacheError`."""
+        self._require_closed(what)
+        length, found = self.get_sequence_length(seq), self.manager.get(seq)
+        if found.tree is not None:
+            raise CacheError(
+                f"{what}: sequence {seq} has an uncommitted token tree of {found.tree.size} nodes"
+            )
+        if found.window is not None:
+            raise CacheError(f"{what}: sequence {seq} has a window of its own, {found.window}")
+        return length
+
     def check(self) -> None:
         """Assert that every page is owned exactly as often as it should be, and none is lost."""
         self.manager.check()
