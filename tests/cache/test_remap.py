@@ -189,6 +189,17 @@ async def test_a_narrower_window_drops_pages_and_a_wider_one_is_refused() -> Non
     assert snapshot(wide.manager) == before
 
 
+async def test_pages_without_any_token_are_not_taken() -> None:
+    gpu = await device()
+    src, dst = (poisoned(gpu, config(group(window=20), page_tokens=size)) for size in (4, 16))
+    fill(src, 0, 60)
+    copy_sequence(src, 0, dst, 0)
+    assert src.sequence_pages(0, "global")[0] == 9
+    assert dst.sequence_pages(0, "global")[0] == 2
+    k, v = await dst.debug_get_kv(0, 36, 60)
+    np.testing.assert_array_equal([k, v], await stored(src, 0, 36))
+
+
 async def test_tokens_that_did_not_come_along_are_not_popped_to() -> None:
     gpu = await device()
     src, dst = (poisoned(gpu, config(group(window=20), page_tokens=size)) for size in (16, 32))
