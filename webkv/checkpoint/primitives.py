@@ -102,7 +102,7 @@ class CheckpointPrimitives:
         for at, page in enumerate(pages):
             clear_tail(layout.declared, layer, out[at], pages[page])
         if self.version == tvm.FORMAT:
-            return out.view(_dtype(layout.declared, layer)).reshape(self._tvm_shape(len(pages)))
+            return out.view(_dtype(layout.declared, layer)).reshape(tvm.page_group(self.cache).shape(len(pages)))
         return out
 
     def _place(self, group: int) -> tuple[int, int, extended.GroupLayout]:
@@ -110,10 +110,6 @@ class CheckpointPrimitives:
         if not 0 <= group < len(places):
             raise CheckpointError(f"page group is {group}, the cache has {len(places)}")
         return places[group]
-
-    def _tvm_shape(self, pages: int) -> tuple[int, ...]:
-        group = tvm.group_of(self.cache)
-        return 1, pages, 2, group.kv_heads, self.cache.config.page_tokens, group.head_dim
 
     def prepare_import(self, metadata: str, seq: int = 0) -> None:
         """Check `metadata` wholly, then reserve the pages; nothing has changed if this raises.
@@ -173,7 +169,7 @@ class CheckpointPrimitives:
         if self.version != tvm.FORMAT:
             return
         layer, _, layout = self._place(group)
-        shape, dtype = self._tvm_shape(pages), _dtype(layout.declared, layer)
+        shape, dtype = tvm.page_group(self.cache).shape(pages), _dtype(layout.declared, layer)
         if data.shape != shape or data.dtype != dtype:
             raise CheckpointError(
                 f"page group {group}: found shape {data.shape} of {data.dtype}, expected {shape} of {dtype}"

@@ -14,7 +14,7 @@ from typing import Any
 from webkv.cache import PagedKVCache
 from webkv.cache.config import LayerGroup
 from webkv.errors import CheckpointError, DamageError, IdentityError
-from webkv.layout import kv
+from webkv.layout.formats import Format, declare
 from webkv.layout.identity import TVM_DTYPES, TVM_PAGE_GROUP_LAYOUT, tvm_layout_hash
 
 FORMAT = 1
@@ -52,15 +52,20 @@ def group_of(cache: PagedKVCache) -> LayerGroup:
     return first
 
 
+def page_group(cache: PagedKVCache) -> Format:
+    """One layer's pages as TVM's arrays have them, `(1, pages, 2, kv_heads, page_size, head_dim)`."""
+    group = group_of(cache)
+    return declare(
+        "tvm", page_tokens=cache.config.page_tokens, heads=group.kv_heads, dim=group.head_dim,
+        dtype=str(group.page_dtype),
+    )  # fmt: skip
+
+
 def layout_hash(cache: PagedKVCache) -> str:
     """TVM's layout hash: equal for equal layouts, whatever the capacities."""
     group = group_of(cache)
-    page = kv(
-        page_tokens=cache.config.page_tokens, heads=group.kv_heads, dim=group.head_dim,
-        dtype=str(group.page_dtype),
-    )  # fmt: skip
     return tvm_layout_hash(
-        page, num_layers=len(group.layers), layer_begin=group.layers[0], num_qo_heads=group.q_heads,
+        page_group(cache).layout, num_layers=len(group.layers), layer_begin=group.layers[0], num_qo_heads=group.q_heads,
         rope_mode=group.rope.mode, rotary_scale=group.rope.scale, rotary_theta=group.rope.theta,
     )  # fmt: skip
 
@@ -102,7 +107,7 @@ def metadata(cache: PagedKVCache, length: int) -> dict[str, Any]:
 def _pages(cache: PagedKVCache, group: LayerGroup, length: int) -> dict[str, Any]:
     size = cache.config.page_tokens
     starts = range(0, length, size)
-    shape = [1, len(starts), 2, group.kv_heads, size, group.head_dim]
+    shape = list(page_group(cache).shape(len(starts)))
     first = group.layers[0]
     return {
         "logical_pages": [
