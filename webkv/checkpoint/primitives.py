@@ -102,7 +102,8 @@ class CheckpointPrimitives:
         for at, page in enumerate(pages):
             clear_tail(layout.declared, layer, out[at], pages[page])
         if self.version == tvm.FORMAT:
-            return out.view(_dtype(layout.declared, layer)).reshape(tvm.page_group(self.cache).shape(len(pages)))
+            shape = tvm.page_group(self.cache).shape(len(pages))
+            return out.view(_dtype(layout.declared, layer)).reshape(shape)
         return out
 
     def _place(self, group: int) -> tuple[int, int, extended.GroupLayout]:

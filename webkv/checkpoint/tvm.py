@@ -65,7 +65,8 @@ def layout_hash(cache: PagedKVCache) -> str:
     """TVM's layout hash: equal for equal layouts, whatever the capacities."""
     group = group_of(cache)
     return tvm_layout_hash(
-        page_group(cache).layout, num_layers=len(group.layers), layer_begin=group.layers[0], num_qo_heads=group.q_heads,
+        page_group(cache).layout,
+        num_layers=len(group.layers), layer_begin=group.layers[0], num_qo_heads=group.q_heads,
         rope_mode=group.rope.mode, rotary_scale=group.rope.scale, rotary_theta=group.rope.theta,
     )  # fmt: skip
 
