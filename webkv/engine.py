@@ -19,7 +19,7 @@ import numpy as np
 
 from webkv.cache import PagedKVCache
 from webkv.conversation import Conversation, Job, Journal, Progress, Sampled, TokenEvent, fail
-from webkv.errors import CacheError, CacheFullError, PromptError, WebkvError
+from webkv.errors import CacheError, CacheFullError, PromptError
 from webkv.models.tokenizer import Tokenizer
 from webkv.sampling import Candidates, SamplingParams, needs_full_logits
 
@@ -214,7 +214,7 @@ class Engine:
             wanting = [job for job in running if job.conversation.cached % size == 0]
             (wanting or running)[-1].error = error
             running = []
-        except WebkvError as error:
+        except Exception as error:
             fail(running, error)
             running = []
         # The GPU works on this step while the tokens of the last one become durable.
@@ -262,7 +262,7 @@ class Engine:
                 rows = list(await self.model.greedy(len(jobs)))
             else:
                 rows = await self.model.candidates(len(jobs))
-        except WebkvError as error:
+        except Exception as error:
             fail(jobs, error)
             return
         for job, draws, row in zip(jobs, drawing, rows, strict=True):
@@ -283,7 +283,7 @@ class Engine:
         try:
             if job.journal is not None:
                 await job.journal.commit(job.conversation, drawn)
-        except WebkvError as error:
+        except Exception as error:
             fail([job], error)
             return
         job.conversation.unread.extend(drawn)

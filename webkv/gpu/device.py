@@ -216,9 +216,9 @@ class Device:
             await staging.map_async("READ")
             self.check()
             data = bytes(staging.read_mapped(0, padded)[:size])
+            staging.unmap()
         except (wgpu.GPUError, RuntimeError) as error:
             raise self.translate(error) from error
-        staging.unmap()
         self._staging[staging.size].append(staging)
         return data
 
@@ -238,6 +238,9 @@ class Device:
         """Give the device back; every later use raises `DeviceLostError`."""
         self.lost = self.lost or "destroyed by its owner"
         self.raw.destroy()
+        if hasattr(self.raw, "_poll"):
+            # wgpu-native's destroy ends the thread that would tell those who wait in `read`.
+            self.raw._poll()
 
 
 class Batch:
