@@ -4,6 +4,7 @@
 //   E     rows FIRST .. FIRST + N - 1 of the embedding, from the import `codec`; other ids are left alone
 //
 // One workgroup = 32 blocks of 32 columns of one row.
+#import planes
 #import codec
 
 override K: u32;

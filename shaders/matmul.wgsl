@@ -9,6 +9,7 @@
 // One workgroup = 8 lanes (one row of W each, ROWS times) x SPLIT slices of K.  A sum runs along k in blocks of
 // 32 within one lane: it depends neither on TOKENS nor ROWS nor any other row.
 #import rows
+#import planes
 #import codec
 #import scale
 #import activation
@@ -50,24 +51,33 @@ fn load_x(token: u32, last: u32, block: u32, lane: u32) {
   }
 }
 
-fn dot_add(w: vec4<f32>, v: vec4<f32>, a: f32) -> f32 {
-  let u = v * PRE;
-  return fma(w.w, u.w, fma(w.z, u.z, fma(w.y, u.y, fma(w.x, u.x, a))));
+struct Sums {
+  t0: vec4<f32>,
+  t1: vec4<f32>,
+  t2: vec4<f32>,
+  t3: vec4<f32>,
 }
 
-fn add4(b: Block, j: u32, p: vec4<f32>) -> vec4<f32> {
+fn add4(b: Block, j: u32, p: Sums) -> Sums {
   let w = quants4(b, j);
-  let first = dot_add(w, x0[j], p.x);
+  var s = p;
+  s.t0 = fma(w, x0[j] * PRE, p.t0);
   if (TOKENS > 1) {
-    return vec4(first, dot_add(w, x1[j], p.y), dot_add(w, x2[j], p.z), dot_add(w, x3[j], p.w));
+    s.t1 = fma(w, x1[j] * PRE, p.t1);
+    s.t2 = fma(w, x2[j] * PRE, p.t2);
+    s.t3 = fma(w, x3[j] * PRE, p.t3);
   }
-  return vec4(first, 0.0, 0.0, 0.0);
+  return s;
+}
+
+fn across(v: vec4<f32>) -> f32 {
+  return (v.x + v.y) + (v.z + v.w);
 }
 
 // sum + W[row of the tile, block] . x
 fn block_dot(tile: u32, block: u32, lane: u32, sum: vec4<f32>) -> vec4<f32> {
   let b = load_block(tile, block, lane, K / 32);
-  var p = add4(b, 0, vec4(0.0));
+  var p = add4(b, 0, Sums());
   p = add4(b, 1, p);
   p = add4(b, 2, p);
   p = add4(b, 3, p);
@@ -75,7 +85,12 @@ fn block_dot(tile: u32, block: u32, lane: u32, sum: vec4<f32>) -> vec4<f32> {
   p = add4(b, 5, p);
   p = add4(b, 6, p);
   p = add4(b, 7, p);
-  return fma(vec4(b.scale), p, fma(vec4(b.minimum), x_sum, sum));
+  let first = fma(b.scale, across(p.t0), fma(b.minimum, x_sum.x, sum.x));
+  if (TOKENS == 1) {
+    return vec4(first, 0.0, 0.0, 0.0);
+  }
+  let rest = vec3(across(p.t1), across(p.t2), across(p.t3));
+  return vec4(first, fma(vec3(b.scale), rest, fma(vec3(b.minimum), x_sum.yzw, sum.yzw)));
 }
 
 // The sum of v over the lanes that are equal modulo `stride`, a power of two.

@@ -1,6 +1,5 @@
 // F16 weights.  A block is 32 weights of one row.
 //   pairs [tile][block][4][8 rows] 4 words of two: weights 8c .. 8c + 7 in quarter c
-@group(0) @binding(4) var<storage, read> pairs: array<vec4<u32>>;
 
 const PRE = vec4<f32>(1.0);
 
@@ -15,7 +14,7 @@ fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {
-  let w = pairs[b.first + j / 2 * 8];
+  let w = quads_at(b.first + j / 2 * 8);
   let two = select(w.zw, w.xy, j % 2 == 0);
   return vec4(unpack2x16float(two.x), unpack2x16float(two.y));
 }

@@ -1,6 +1,5 @@
 // F32 weights.  A block is 32 weights of one row.
 //   values [tile][block][8][8 rows] 4 weights: weights 4c .. 4c + 3 in eighth c
-@group(0) @binding(4) var<storage, read> values: array<vec4<f32>>;
 
 const PRE = vec4<f32>(1.0);
 
@@ -15,5 +14,5 @@ fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {
-  return values[b.first + j * 8];
+  return bitcast<vec4<f32>>(quads_at(b.first + j * 8));
 }

@@ -1,8 +1,6 @@
 // Q4_0, Q4_1 (ggml): w = scale * q + minimum, q in 0..15.  A block is 32 weights of one row.
 //   nibbles [tile][block][8 rows] 4 words: byte b of word c holds weights 4c + b (low) and 16 + 4c + b (high)
 //   scales  [tile][block][8 rows] f16 pair (scale, minimum)
-@group(0) @binding(4) var<storage, read> nibbles: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(1.0, 0x1p-8, 0x1p-16, 0x1p-24);  // quants4 leaves each byte at its place in the word
 
@@ -14,8 +12,8 @@ struct Block {
 
 fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
   let i = (tile * blocks + block) * 8 + row;
-  let s = unpack2x16float(scales[i]);
-  return Block(nibbles[i], s.x, s.y);
+  let s = unpack2x16float(words_at(i));
+  return Block(quads_at(i), s.x, s.y);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

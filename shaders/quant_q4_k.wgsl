@@ -3,9 +3,6 @@
 //   nibbles [tile][block][8 rows] 4 words: byte b of word c holds weights 4c + b (low) and 16 + 4c + b (high)
 //   steps   [tile][pair of blocks][8 rows] bytes s, m, s, m
 //   supers  [tile][eight blocks][8 rows] f16 pair (d, dmin)
-@group(0) @binding(4) var<storage, read> nibbles: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> steps: array<u32>;
-@group(0) @binding(6) var<storage, read> supers: array<u32>;
 
 const PRE = vec4<f32>(1.0, 0x1p-8, 0x1p-16, 0x1p-24);  // quants4 leaves each byte at its place in the word
 
@@ -16,9 +13,9 @@ struct Block {
 }
 
 fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let s = steps[(tile * (blocks / 2) + block / 2) * 8 + row] >> (block % 2 * 16);
-  let d = unpack2x16float(supers[(tile * (blocks / 8) + block / 8) * 8 + row]);
-  let words = nibbles[(tile * blocks + block) * 8 + row];
+  let s = words_at((tile * (blocks / 2) + block / 2) * 8 + row) >> (block % 2 * 16);
+  let d = unpack2x16float(more_words_at((tile * (blocks / 8) + block / 8) * 8 + row));
+  let words = quads_at((tile * blocks + block) * 8 + row);
   return Block(words, d.x * f32(s & 0xFF), -(d.y * f32((s >> 8) & 0xFF)));
 }
 

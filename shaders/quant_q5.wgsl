@@ -2,9 +2,6 @@
 //   nibbles [tile][block][8 rows] 4 words: byte b of word c holds weights 4c + b (low) and 16 + 4c + b (high)
 //   highs   [tile][block][8 rows] bit k: the fifth bit of weight k
 //   scales  [tile][block][8 rows] f16 pair (scale, minimum)
-@group(0) @binding(4) var<storage, read> nibbles: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> highs: array<u32>;
-@group(0) @binding(6) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(1.0, 0x1p-8, 0x1p-16, 0x1p-24);  // quants4 leaves each byte at its place in the word
 
@@ -17,8 +14,8 @@ struct Block {
 
 fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
   let i = (tile * blocks + block) * 8 + row;
-  let s = unpack2x16float(scales[i]);
-  return Block(nibbles[i], highs[i], s.x, s.y);
+  let s = unpack2x16float(more_words_at(i));
+  return Block(quads_at(i), words_at(i), s.x, s.y);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

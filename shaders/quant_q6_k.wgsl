@@ -1,11 +1,7 @@
 // Q6_K (ggml): w = d * s * (q - 32), q in 0..63, s in -128..127 for 16 weights.  A block is 32 weights of one row.
 //   nibbles [tile][block][8 rows] 4 words: byte b of word c holds weights 4c + b (low) and 16 + 4c + b (high)
-//   highs   [tile][block][8 rows] 2 words: bits 2f, 2f + 1 of byte b of word h are the upper ones of weight
-//           16h + 4f + b
+//   highs   [tile][block][2][8 rows] bits 2f, 2f + 1 of byte b of half h: the upper ones of weight 16h + 4f + b
 //   scales  [tile][block][8 rows] f16 d, then s of the two halves
-@group(0) @binding(4) var<storage, read> nibbles: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> highs: array<vec2<u32>>;
-@group(0) @binding(6) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(1.0, 0x1p-8, 0x1p-16, 0x1p-24);  // quants4 leaves each byte at its place in the word
 
@@ -19,9 +15,10 @@ struct Block {
 
 fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
   let i = (tile * blocks + block) * 8 + row;
-  let s = scales[i];
+  let s = more_words_at(i);
   let halves = vec2<f32>(vec2<i32>(vec2(s << 8, s)) >> vec2(24u));
-  return Block(nibbles[i], highs[i], halves, unpack2x16float(s & 0xFFFF).x, 0.0);
+  let high = i * 2 - row;
+  return Block(quads_at(i), vec2(words_at(high), words_at(high + 8)), halves, unpack2x16float(s & 0xFFFF).x, 0.0);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

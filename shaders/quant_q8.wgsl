@@ -1,8 +1,6 @@
 // Q8_0 (ggml): w = scale * q, q in -128..127.  A block is 32 weights of one row.
 //   bytes  [tile][block][2][8 rows] 4 words: byte b of word c of half h holds weight 16h + 4c + b
 //   scales [tile][pair of blocks][8 rows] f16 pair, one scale per block
-@group(0) @binding(4) var<storage, read> bytes: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> scales: array<u32>;
 
 const PRE = vec4<f32>(0x1p-24);  // quants4 moves each byte to the top of its word
 
@@ -15,8 +13,8 @@ struct Block {
 
 fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
   let i = (tile * blocks + block) * 16 + row;
-  let s = unpack2x16float(scales[(tile * ((blocks + 1) / 2) + block / 2) * 8 + row]);
-  return Block(bytes[i], bytes[i + 8], select(s.y, s.x, block % 2 == 0), 0.0);
+  let s = unpack2x16float(words_at((tile * ((blocks + 1) / 2) + block / 2) * 8 + row));
+  return Block(quads_at(i), quads_at(i + 8), select(s.y, s.x, block % 2 == 0), 0.0);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tests.kernels.test_quant import dequantised, quantised
 from tests.support import device, random, read_array
 from webkv.gpu import Device, open_device
 from webkv.gpu.device import UNIFORM
-from webkv.kernels import matmul, quant, reference
+from webkv.kernels import matmul, planes, quant, reference
 from webkv.kernels.quant import Weight
 from webkv.kernels.rows import Rows, Stream, new_rows, new_stream
 
@@ -202,6 +202,17 @@ async def test_a_repeated_product_makes_no_gpu_object() -> None:
             matmul.matmul(batch, x=x, weight=m.weight, y=y, step=step, n=5)
         made.append((gpu.created.buffers, gpu.created.bind_groups, gpu.created.pipelines))
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("kind", quant.SUPPORTED)
+async def test_planes_in_buffers_and_in_textures_give_the_same_bits(kind: str) -> None:
+    gpu = await device()
+    if not planes.in_textures(gpu):
+        pytest.skip("this adapter has its planes in buffers")
+    buffers = Device(gpu.raw, replace(gpu.facts, name="a device that keeps its planes in buffers"))
+    x = random(17, 5, 256)
+    got = [await product(at, matrix(at, kind, 200, 256), x) for at in (gpu, buffers)]
+    assert got[0].tobytes() == got[1].tobytes()
 
 
 async def test_the_subgroup_variant_has_the_portable_bits() -> None:

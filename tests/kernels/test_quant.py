@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support import device, random
 from webkv.errors import ModelError
+from webkv.gpu import Device
 from webkv.kernels import quant, reference
 from webkv.models.gguf import open_gguf
 
@@ -82,8 +84,8 @@ async def test_matrix_over_the_binding_limit_is_split_by_rows() -> None:
     gpu = await device()
     rows, cols = 40, 64
     limits = dict(gpu.facts.limits) | {"max-storage-buffer-binding-size": 16 * cols}
-    small = type("Small", (), {"facts": type("F", (), {"limits": limits}), "buffer": gpu.buffer})
-    weight = quant.upload(small, "w", "Q8_0", quantised("Q8_0", rows, cols), rows, cols)  # type: ignore[arg-type]
+    small = Device(gpu.raw, replace(gpu.facts, limits=limits, name="small"))
+    weight = quant.upload(small, "w", "Q8_0", quantised("Q8_0", rows, cols), rows, cols)
     assert [(p.first, p.rows) for p in weight.parts] == [(0, 16), (16, 16), (32, 8)]
     assert all(plane.size <= 16 * cols for part in weight.parts for plane in part.planes)
 

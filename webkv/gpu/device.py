@@ -77,7 +77,7 @@ class Kernel:
     _groups: dict[tuple[int, ...], wgpu.GPUBindGroup] = field(default_factory=dict)
     _layout: Any = None
 
-    def bind(self, *resources: wgpu.GPUBuffer | Slice | None) -> wgpu.GPUBindGroup:
+    def bind(self, *resources: wgpu.GPUBuffer | wgpu.GPUTextureView | Slice | None) -> wgpu.GPUBindGroup:
         """The bind group with `resources` at bindings 0, 1, 2, ... (None: not bound), made once."""
         key: list[int] = []
         for r in resources:
@@ -87,7 +87,7 @@ class Kernel:
         return found if found is not None else self._make_group(tuple(key), resources)
 
     def _make_group(
-        self, key: tuple[int, ...], resources: Iterable[wgpu.GPUBuffer | Slice | None]
+        self, key: tuple[int, ...], resources: Iterable[wgpu.GPUBuffer | wgpu.GPUTextureView | Slice | None]
     ) -> wgpu.GPUBindGroup:
         if self._layout is None:
             self._layout = self.pipeline.get_bind_group_layout(0)
@@ -95,9 +95,7 @@ class Kernel:
         for binding, r in enumerate(resources):
             if r is None:
                 continue
-            s = r if isinstance(r, Slice) else Slice(r, 0, r.size)
-            resource = {"buffer": s.buffer, "offset": s.offset, "size": s.size}
-            entries.append({"binding": binding, "resource": resource})
+            entries.append({"binding": binding, "resource": _resource(r)})
         raw, layout = self.device.raw, self._layout
         group = self.device.guard(lambda: raw.create_bind_group(layout=layout, entries=entries))
         self.device.created.bind_groups += 1
@@ -108,6 +106,13 @@ class Kernel:
         """Drop the bind groups that hold `buffer`, and so the buffer itself."""
         for key in [k for k in self._groups if buffer.uid in k]:
             del self._groups[key]
+
+
+def _resource(r: wgpu.GPUBuffer | wgpu.GPUTextureView | Slice) -> Any:
+    if isinstance(r, wgpu.GPUTextureView):
+        return r
+    s = r if isinstance(r, Slice) else Slice(r, 0, r.size)
+    return {"buffer": s.buffer, "offset": s.offset, "size": s.size}
 
 
 class Device:

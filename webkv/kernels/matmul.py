@@ -11,6 +11,7 @@ from typing import TypeAlias
 import wgpu
 
 from webkv.gpu import Batch, Device, Kernel
+from webkv.kernels.planes import planes_import
 from webkv.kernels.quant import TILE, Weight
 from webkv.kernels.rows import Rows, Stream
 from webkv.kernels.shape import Binding
@@ -113,6 +114,7 @@ def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
     halves = 2 if store == "store_gate" else 1
     imports = {
         "rows": "rows_shared" if _subgroups_of_8(device) else "rows_each",
+        "planes": planes_import(device),
         "codec": f"quant_{weight.codec}",
         "scale": "scale_none" if eps is None else "scale_rms",
         "activation": activation,

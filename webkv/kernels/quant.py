@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import wgpu
 
 from webkv.errors import ModelError
 from webkv.gpu import Device
+from webkv.kernels.planes import Plane, upload_planes
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
@@ -39,11 +39,11 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """`rows` rows of a matrix from row `first` (a multiple of 8) on, one buffer per plane."""
+    """`rows` rows of a matrix from row `first` (a multiple of 8) on, in planes on the GPU."""
 
     first: int
     rows: int
-    planes: tuple[wgpu.GPUBuffer, ...]
+    planes: tuple[Plane, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +83,9 @@ def pack(kind: str, raw: Any, rows: int, cols: int) -> Packed:
 
 
 def upload(device: Device, name: str, kind: str, raw: Any, rows: int, cols: int) -> Weight:
-    """Pack a matrix and write it to new buffers, split by rows so that every plane can be bound.
+    """Pack a matrix and write it to new buffers or textures, split by rows so that every plane can be bound.
 
-    `name` labels the buffers.  Raises `ModelError` as `pack` does, `DeviceError` when the GPU has no room.
+    `name` labels them.  Raises `ModelError` as `pack` does, `DeviceError` when the GPU has no room.
     """
     data = np.frombuffer(raw, np.uint8)
     step = _rows_per_part(device, kind, rows, cols)
@@ -96,8 +96,7 @@ def upload(device: Device, name: str, kind: str, raw: Any, rows: int, cols: int)
         count = min(step, rows - first)
         packed = pack(kind, data[first * row_bytes : (first + count) * row_bytes], count, cols)
         codec = packed.codec
-        buffers = [device.buffer(plane.nbytes, label=name, data=plane) for plane in packed.planes]
-        parts.append(Part(first, count, tuple(buffers)))
+        parts.append(Part(first, count, upload_planes(device, name, packed.planes)))
     return Weight(codec, rows, cols, tuple(parts))
 
 
@@ -207,7 +206,7 @@ def _q6_k(blocks: Bytes) -> Sequence[npt.NDArray[Any]]:
     scales[:, :, :2] = np.repeat(blocks[:, :, 208:210], 8, axis=1)
     scales[:, :, 2:] = blocks[:, :, 192:208].reshape(rows, count * 8, 2)
     nibbles = _nibbles(quants.reshape(rows, count * 8, 32))
-    return _tile(nibbles), _tile(words.view("V8")), _tile(scales.view(np.uint32))
+    return _tile(nibbles), _tile(words.view("V4"), groups=2), _tile(scales.view(np.uint32))
 
 
 def _plain(groups: int) -> Callable[[Bytes], Sequence[npt.NDArray[Any]]]:

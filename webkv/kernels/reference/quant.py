@@ -61,7 +61,7 @@ def _q4_k(packed: Packed, blocks: int) -> Floats:
 
 
 def _q6_k(packed: Packed, blocks: int) -> Floats:
-    words = _plane(packed, 1, np.uint8, blocks, TILE, 2, 1, 4)
+    words = _plane(packed, 1, np.uint8, blocks, 2, TILE, 1, 4).transpose(0, 1, 3, 2, 4, 5)
     upper = (words >> np.array([0, 2, 4, 6], np.uint8)[:, None]) & 3
     quants = (_nibbles(packed, blocks) | upper.reshape(*words.shape[:3], 32) << 4).astype(np.float32) - 32
     d = _halves(packed, 2, blocks)[0]
