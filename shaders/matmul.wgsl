@@ -1,13 +1,14 @@
 // y[t, r] = sum over k of W[r, k] * x[t, k] for TOKENS rows t of x and ROWS * 8 rows r of a quantised W.
 //
 //   step    x: rows
-//   x       [rows][K] f32, loaded by the import `rows`
+//   x       [rows][K] f32, from the import `x`, loaded by the import `rows`
 //   y       [rows][Y_STRIDE] f32, columns Y_FIRST + r, written by the import `store`
 //   side    what the imports `scale` and `store` need besides
 //   W       tiles of 8 rows in planes, from the import `codec` (webkv/kernels/quant.py)
 //
 // One workgroup = 8 lanes (one row of W each, ROWS times) x SPLIT slices of K.  A sum runs along k in blocks of
 // 32 within one lane: it depends neither on TOKENS nor ROWS nor any other row.
+#import x
 #import rows
 #import planes
 #import codec
@@ -25,7 +26,6 @@ override SPLIT: u32 = 1;   // a power of two
 override LANES: u32 = 8 * SPLIT;
 
 @group(0) @binding(0) var<uniform> step: vec4<u32>;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 
 var<workgroup> partial: array<vec4<f32>, LANES>;

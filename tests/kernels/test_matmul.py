@@ -195,11 +195,11 @@ async def test_weights_in_parts_make_one_product() -> None:
 async def test_a_repeated_product_makes_no_gpu_object() -> None:
     gpu = await device()
     m = matrix(gpu, "Q4_1", 64, 64)
-    x, y, step = filled(gpu, random(15, 5, 64)), filled(gpu, np.zeros((5, 64))), step_of(gpu, 5)
+    x, y, step = filled(gpu, random(15, 20, 64)), filled(gpu, np.zeros((20, 64))), step_of(gpu, 20)
     made = []
     for _ in range(2):
         with gpu.batch() as batch:
-            matmul.matmul(batch, x=x, weight=m.weight, y=y, step=step, n=5)
+            matmul.matmul(batch, x=x, weight=m.weight, y=y, step=step, n=20)
         made.append((gpu.created.buffers, gpu.created.bind_groups, gpu.created.pipelines))
     assert made[0] == made[1]
 
@@ -210,7 +210,7 @@ async def test_planes_in_buffers_and_in_textures_give_the_same_bits(kind: str) -
     if not planes.in_textures(gpu):
         pytest.skip("this adapter has its planes in buffers")
     buffers = Device(gpu.raw, replace(gpu.facts, name="a device that keeps its planes in buffers"))
-    x = random(17, 5, 256)
+    x = random(17, 17, 256)
     got = [await product(at, matrix(at, kind, 200, 256), x) for at in (gpu, buffers)]
     assert got[0].tobytes() == got[1].tobytes()
 
@@ -220,7 +220,7 @@ async def test_the_subgroup_variant_has_the_portable_bits() -> None:
     fast = await open_device(features=matmul.FEATURES)
     if not fast.facts.features:
         pytest.skip("this adapter has no optional features")
-    x = random(16, 7, 576)
+    x = random(16, 19, 576)
     for kind in ("Q4_1", "Q8_0"):
         portable = await product(plain, matrix(plain, kind, 200, 576), x)
         assert (await product(fast, matrix(fast, kind, 200, 576), x)).tobytes() == portable.tobytes()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import wgpu
 
 from webkv.gpu import Batch, Device, Kernel
-from webkv.kernels.planes import planes_import
+from webkv.kernels.planes import in_textures, new_texture, planes_import
 from webkv.kernels.quant import TILE, Weight
 from webkv.kernels.rows import Rows, Stream
 from webkv.kernels.shape import Binding
@@ -20,7 +20,10 @@ ACTIVATIONS = ("silu", "gelu")
 FEATURES = ("subgroup",)
 """Optional features that faster variants use where a device has them, for the same bits."""
 
-Key: TypeAlias = "tuple[str, Rows, Rows, Binding, int, Binding | None, float | None, str, int, int]"
+STAGED = 16
+"""From so many rows on their copy into a texture pays, where textures load faster."""
+
+Key: TypeAlias = "tuple[str, Rows, Rows, Binding, int, Binding | None, float | None, str, int, int, bool]"
 Launch: TypeAlias = tuple[Kernel, wgpu.GPUBindGroup, int]
 
 
@@ -100,19 +103,23 @@ def _launch(
 ) -> None:
     assert x.cols == weight.cols and n <= x.rows
     tokens = 1 if n <= 2 else 4  # two rows twice are cheaper than four, two of them unused
-    key = (store, x, y, step, column, side, eps, activation, scaled, tokens)
+    staged = n >= STAGED and in_textures(batch.device)
+    key = (store, x, y, step, column, side, eps, activation, scaled, tokens, staged)
     launches = weight.launches.get(key)
     if launches is None:
         launches = weight.launches[key] = _prepared(batch.device, weight, key)
+    if staged:
+        _stage(batch, x, step, n)
     for kernel, group, groups in launches:
         batch.dispatch(kernel, group, groups, -(-n // tokens))
 
 
 def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
     """Pipeline, bind group and workgroups of each part of `weight`."""
-    store, x, y, step, column, side, eps, activation, scaled, tokens = key
+    store, x, y, step, column, side, eps, activation, scaled, tokens, staged = key
     halves = 2 if store == "store_gate" else 1
     imports = {
+        "x": "x_texture" if staged else "x_buffer",
         "rows": "rows_shared" if _subgroups_of_8(device) else "rows_each",
         "planes": planes_import(device),
         "codec": f"quant_{weight.codec}",
@@ -121,15 +128,29 @@ def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
         "store": store,
     }
     extra = {name: value for name, value in (("EPS", eps), ("SCALED", scaled)) if value}
+    source = _texture_of(device, x) if staged else x.storage
     launches = []
     for part in weight.parts:
         rows = part.rows // halves
         shape = _shape(device, halves, tokens)
         sizes = {"K": weight.cols, "N": rows, "Y_STRIDE": y.cols, "Y_FIRST": column + part.first}
         kernel = device.kernel("matmul", {**sizes, **shape, **extra}, imports)
-        group = kernel.bind(step, x.storage, y.storage, side, *part.planes)
+        group = kernel.bind(step, source, y.storage, side, *part.planes)
         launches.append((kernel, group, _groups(device, -(-rows // (TILE * shape["ROWS"] // halves)))))
     return launches
+
+
+def _texture_of(device: Device, x: Rows) -> wgpu.GPUTextureView:
+    if x.texture is None:
+        x.texture = new_texture(device, x.rows * x.cols, 4, "staged rows")
+    return x.texture
+
+
+def _stage(batch: Batch, x: Rows, step: Binding, n: int) -> None:
+    """Copy `n` rows of x to their texture."""
+    kernel = batch.device.kernel("stage_rows", {"K": x.cols})
+    group = kernel.bind(step, x.storage, _texture_of(batch.device, x))
+    batch.dispatch(kernel, group, -(-n * x.cols // 256))
 
 
 def _shape(device: Device, halves: int, tokens: int) -> dict[str, int]:

@@ -37,20 +37,24 @@ def upload_planes(device: Device, name: str, planes: Sequence[Words]) -> tuple[P
     """New buffers or textures labelled `name`: the first plane in items of four words, the rest in words."""
     if not in_textures(device):
         return tuple(device.buffer(plane.nbytes, label=name, data=plane) for plane in planes)
-    return tuple(_texture(device, name, plane, 1 if at else 4) for at, plane in enumerate(planes))
+    return tuple(_texture_with(device, name, plane, 1 if at else 4) for at, plane in enumerate(planes))
 
 
-def _texture(device: Device, name: str, plane: Words, words: int) -> wgpu.GPUTextureView:
-    rows = -(-plane.size // (WIDTH * words))
-    data = np.zeros((rows, WIDTH, words), np.uint32)
-    data.reshape(-1)[: plane.size] = plane
+def new_texture(device: Device, size: int, words: int, label: str) -> wgpu.GPUTextureView:
+    """A texture for `size` words, in texels of `words` words, `WIDTH` texels wide."""
     kind = "rgba32uint" if words == 4 else "r32uint"
+    extent = (WIDTH, -(-size // (WIDTH * words)), 1)
+    view: wgpu.GPUTextureView = device.guard(
+        lambda: device.raw.create_texture(size=extent, format=kind, usage=_USAGE, label=label).create_view()
+    )
+    return view
 
-    def make() -> wgpu.GPUTextureView:
-        texture = device.raw.create_texture(size=(WIDTH, rows, 1), format=kind, usage=_USAGE, label=name)
-        layout = {"bytes_per_row": 4 * words * WIDTH}
-        device.queue.write_texture({"texture": texture}, data, layout, (WIDTH, rows, 1))
-        return texture.create_view()
 
-    view: wgpu.GPUTextureView = device.guard(make)
+def _texture_with(device: Device, name: str, plane: Words, words: int) -> wgpu.GPUTextureView:
+    view = new_texture(device, plane.size, words, name)
+    extent = view.texture.size
+    data = np.zeros((extent[1], WIDTH, words), np.uint32)
+    data.reshape(-1)[: plane.size] = plane
+    target, layout = {"texture": view.texture}, {"bytes_per_row": 4 * words * WIDTH}
+    device.guard(lambda: device.queue.write_texture(target, data, layout, extent))
     return view

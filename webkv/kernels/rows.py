@@ -12,14 +12,15 @@ from webkv.gpu import Device, Slice
 ALIGNMENT = 256  # WebGPU's minStorageBufferOffsetAlignment
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rows:
-    """f32 `[rows][cols]`, from row `first` of `buffer` on."""
+    """f32 `[rows][cols]`, from row `first` of `buffer` on; `texture`: where a matmul keeps a copy to read."""
 
     buffer: wgpu.GPUBuffer
     first: int
     rows: int
     cols: int
+    texture: wgpu.GPUTextureView | None = None
 
     @cached_property
     def storage(self) -> Slice:

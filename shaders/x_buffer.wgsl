@@ -1,0 +1,6 @@
+// x [rows][K] f32 in a buffer.
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+
+fn x_at(i: u32) -> vec4<f32> {
+  return x[i];
+}
