@@ -152,7 +152,7 @@ const failed = ({ during, kind, text, fatal }) => {
   const actions = { Close: () => {} };
   if (fatal || during === "start") actions["Try again"] = () => restart("", true);
   if (kind === "StoreBusyError") actions["New chat"] = () => work("new");
-  notice(next && !text.includes(next) ? `${text}. ${next}` : text, actions);
+  notice(kind === "StoreBusyError" ? next : next ? `${text}. ${next}` : text, actions);
   if (during === "load") {
     model = "";
     chooseModel(models);

@@ -25,12 +25,18 @@ from typing import Any
 from webkv.errors import SiteError
 from webkv.gpu.shaders import packaged_folder
 
-PYODIDE = "0.28.3"
-_CORE_SHA256 = "bc3accb122c2c5d840b26ce56b100a21ab94aea4fe387a5b5c072ec6a88b7a62"
+# The versions that the test suite runs on, with the digests of their npm packages; the first is the default.
+PYODIDES = {
+    "0.28.3": "bc3accb122c2c5d840b26ce56b100a21ab94aea4fe387a5b5c072ec6a88b7a62",
+    "0.29.5": "6749b10ee515a1458ecea36d860c8ce2a48366e85b3f92d749ad1840e4aff181",
+}
+PYODIDE = next(iter(PYODIDES))
 _CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 _NUMPY = "numpy-2.2.5-cp313-cp313-pyodide_2025_0_wasm32.whl"
+# As in the lock of Pyodide 0.28.3.  The 2025_0 in its name is the binary interface, which 0.29 has too.
+_NUMPY_SHA256 = "3db3c4f3e0448f4d62a85c262692f1260ccd8a91335442bd2442f21ffeddb558"
 # Where a deployed page finds Pyodide and its numpy when no copy is served beside it.
-CDN = f"https://cdn.jsdelivr.net/pyodide/v{PYODIDE}/full/"
+CDN = "https://cdn.jsdelivr.net/pyodide/v{}/full/"
 
 Say = Callable[[str], None]
 
@@ -42,6 +48,7 @@ class Site:
     web: Path
     pyodide: Path | None
     wheels: tuple[Path, ...]
+    version: str = PYODIDE
 
     def manifest(self) -> dict[str, Any]:
         """What `web/boot.js` reads first: where Pyodide is, and each wheel with its size and digest."""
@@ -49,9 +56,9 @@ class Site:
             {"file": f"wheels/{wheel.name}", "size": wheel.stat().st_size, "sha256": file_digest(wheel)}
             for wheel in self.wheels
         ]
-        base = CDN if self.pyodide is None else "pyodide/"
+        base = CDN.format(self.version) if self.pyodide is None else "pyodide/"
         packages = ["numpy"] if self.pyodide is None else []
-        return {"pyodide": base, "version": PYODIDE, "packages": packages, "wheels": wheels}
+        return {"pyodide": base, "version": self.version, "packages": packages, "wheels": wheels}
 
     def write(self, folder: Path) -> None:
         """Copy the page into `folder`, for any web server that sends the right types."""
@@ -73,12 +80,21 @@ def cache_folder() -> Path:
     return Path(base) / "webkv" / "web"
 
 
-def prepare(say: Say, *, tests: bool = False, cdn: bool = False, cache: Path | None = None) -> Site:
+def prepare(
+    say: Say,
+    *,
+    tests: bool = False,
+    cdn: bool = False,
+    cache: Path | None = None,
+    version: str = PYODIDE,
+) -> Site:
     """Fetch and build what is missing; `say` gets a line before each step that takes a while.
 
-    `tests` adds what the test suite needs, `cdn` leaves Pyodide and numpy to the CDN.  `SiteError` says
-    which part is missing and what to do.
+    `tests` adds what the test suite needs, `cdn` leaves Pyodide and numpy to the CDN, `version` is one of
+    `PYODIDES`.  `SiteError` says which part is missing and what to do.
     """
+    if version not in PYODIDES:
+        raise SiteError(f"Pyodide is {version!r}, expected one of {', '.join(PYODIDES)}")
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     web = packaged_folder("web")
@@ -87,7 +103,7 @@ def prepare(say: Say, *, tests: bool = False, cdn: bool = False, cache: Path | N
     wheels.append(_own_wheel(cache, say))
     if tests:
         wheels += _fetched(cache, web / "tests.txt", say)
-    return Site(web, None if cdn else _core(cache, say), tuple(wheels))
+    return Site(web, None if cdn else _core(cache, say, version), tuple(wheels), version)
 
 
 def _checkout() -> Path | None:
@@ -126,18 +142,18 @@ def _once(target: Path, make: Callable[[Path], None]) -> Path:
     return target
 
 
-def _core(cache: Path, say: Say) -> Path:
+def _core(cache: Path, say: Say, version: str) -> Path:
     """The folder of Pyodide's five core files, from its npm package."""
 
     def make(folder: Path) -> None:
-        say(f"fetching Pyodide {PYODIDE} (6 MB)")
+        say(f"fetching Pyodide {version} (6 MB)")
         if shutil.which("npm") is None:
             raise SiteError("Pyodide is fetched with npm, which is not installed; install npm or use --cdn")
-        _run(["npm", "pack", f"pyodide@{PYODIDE}", "--pack-destination", str(folder.parent)], "Pyodide")
-        archive = folder.parent / f"pyodide-{PYODIDE}.tgz"
+        _run(["npm", "pack", f"pyodide@{version}", "--pack-destination", str(folder.parent)], "Pyodide")
+        archive = folder.parent / f"pyodide-{version}.tgz"
         found = file_digest(archive)
-        if found != _CORE_SHA256:
-            raise SiteError(f"Pyodide {PYODIDE}: digest {found} found, {_CORE_SHA256} expected")
+        if found != PYODIDES[version]:
+            raise SiteError(f"Pyodide {version}: digest {found} found, {PYODIDES[version]} expected")
         folder.mkdir()
         with tarfile.open(archive) as opened:
             for name in _CORE:
@@ -145,7 +161,7 @@ def _core(cache: Path, say: Say) -> Path:
                 assert member is not None, name
                 (folder / name).write_bytes(member.read())
 
-    return _once(cache / f"pyodide-{PYODIDE}", make)
+    return _once(cache / f"pyodide-{version}", make)
 
 
 def _numpy(cache: Path, web: Path, say: Say) -> Path:
@@ -158,10 +174,9 @@ def _numpy(cache: Path, web: Path, say: Say) -> Path:
         (package,) = wheel.parent.glob("open_webui-*.whl")
         with zipfile.ZipFile(package) as opened:
             wheel.write_bytes(opened.read(f"open_webui/frontend/pyodide/{wheel.name}"))
-        lock = json.loads((_core(cache, say) / "pyodide-lock.json").read_text(encoding="utf-8"))
-        expected, found = lock["packages"]["numpy"]["sha256"], file_digest(wheel)
-        if found != expected:
-            raise SiteError(f"{wheel.name}: digest {found} found, Pyodide's lock expects {expected}")
+        found = file_digest(wheel)
+        if found != _NUMPY_SHA256:
+            raise SiteError(f"{wheel.name}: digest {found} found, {_NUMPY_SHA256} expected")
 
     return _once(cache / _NUMPY, make)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,8 @@ from webkv.errors import StoreError
 
 MODEL = identity(None, 5)
 OPTIONS = Options(patience=0.02)
+# A process's death is played by cancelling every task of its event loop; a page has one loop for everything.
+pytestmark = pytest.mark.skipif(sys.platform == "emscripten", reason="needs an event loop of its own")
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 Result = dict[str, tuple[list[int], dict[tuple[str, int], bytes]]]

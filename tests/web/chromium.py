@@ -46,6 +46,19 @@ def missing() -> str:
     return "" if importlib.util.find_spec("playwright") else "playwright is not installed"
 
 
+def browser_process(profile: Path) -> int:
+    """The process id of the browser that was started on `profile`."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"--user-data-dir={profile}".encode() in words and not any(b"--type=" in w for w in words):
+                return int(folder.name)
+    raise AssertionError("the browser is not running")
+
+
 @contextmanager
 def served(pages: Pages) -> Iterator[str]:
     """The pages on a free port of localhost, for as long as the block runs; gives the root URL."""

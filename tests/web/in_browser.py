@@ -20,7 +20,7 @@ import pytest
 
 from tests.web.chromium import browser, executable, served
 from webkv.serve import Pages
-from webkv.site import prepare
+from webkv.site import PYODIDE, prepare
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -28,8 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("browser")
     group.addoption("--in-browser", action="store_true", help="run the tests inside Pyodide in Chromium")
+    group.addoption("--pyodide", default=PYODIDE, metavar="VERSION", help=f"its version ({PYODIDE})")
     group.addoption(
-        "--in-browser-timeout", type=float, default=1200, metavar="S", help="for the whole run (1200)"
+        "--in-browser-timeout", type=float, default=3000, metavar="S", help="for the whole run (3000)"
     )
 
 
@@ -53,6 +54,7 @@ class _Results:
         self._skipped: dict[str, Any] = {}
         self.ended = asyncio.Event()
         self.death = ""
+        self.running = "the start"
         self._output: list[str] = []
 
     def told(self, kind: str, text: str) -> None:
@@ -62,6 +64,8 @@ class _Results:
         elif kind == "collected":
             report = self._revived(text)
             self._skipped[report.nodeid] = report
+        elif kind == "running":
+            self.running = text
         elif kind == "output":
             self._output.append(text)
         else:
@@ -70,7 +74,10 @@ class _Results:
 
     def _revived(self, text: str) -> Any:
         hook = self._config.hook.pytest_report_from_serializable
-        return hook(config=self._config, data=json.loads(text))
+        report = hook(config=self._config, data=json.loads(text))
+        if report.skipped and isinstance(report.longrepr, list):  # JSON has no tuples
+            report.longrepr = tuple(report.longrepr)
+        return report
 
     def _report(self, report: Any) -> None:
         item = self._open[report.nodeid]
@@ -99,7 +106,8 @@ class _Results:
 
 
 async def _drive(session: Any, results: _Results) -> None:
-    pages = Pages(prepare(lambda line: print(line, file=sys.stderr), tests=True))
+    version = session.config.getoption("--pyodide")
+    pages = Pages(prepare(lambda line: print(line, file=sys.stderr), tests=True, version=version))
     pages.folders["harness"] = ROOT / "tests" / "web"
     pages.made["tests.zip"] = zipped_tests()
     ids = [item.nodeid for item in session.items]
@@ -115,7 +123,7 @@ async def _drive(session: Any, results: _Results) -> None:
             try:
                 await asyncio.wait_for(results.ended.wait(), limit)
             except TimeoutError:
-                results.death = f"no end after {limit:.0f} s"
+                results.death = f"no end after {limit:.0f} s; it was at {results.running}"
 
 
 @pytest.hookimpl(tryfirst=True)

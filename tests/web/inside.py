@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 class _Reporter:
@@ -27,6 +28,11 @@ class _Reporter:
         hook = self._config.hook.pytest_report_to_serializable
         outside.tell(kind, json.dumps(hook(config=self._config, report=report), default=str))
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        import outside
+
+        outside.tell("running", nodeid)
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._send("report", report)
 
@@ -37,6 +43,9 @@ class _Reporter:
 
 def run(ids_json: str) -> None:
     """Run the tests with these ids; the reports leave through the module `outside` of the worker."""
+    # A page takes ten times as long for pure Python; its own traps do not need many examples.
+    settings.register_profile("page", max_examples=10, deadline=None)
+    settings.load_profile("page")
     ids = json.loads(ids_json)
     files = sorted({test.split("::")[0] for test in ids})
     options = [

@@ -14,7 +14,7 @@ import pytest
 
 from tests.models.tiny import Kind, write_tiny_llama
 from tests.web.chatpage import ChatPage
-from tests.web.chromium import browser, missing, served
+from tests.web.chromium import browser, browser_process, missing, served
 from webkv.serve import Pages
 from webkv.site import prepare
 
@@ -90,19 +90,6 @@ CRASHES: dict[str, Crash] = {
     "tab closed": close_tab,
     "page reloaded": reload,
 }
-
-
-def browser_process(profile: Path) -> int:
-    """The process id of the browser that was started on `profile`."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if f"--user-data-dir={profile}".encode() in words and not any(b"--type=" in w for w in words):
-                return int(folder.name)
-    raise AssertionError("the browser is not running")
 
 
 async def outcome(chat: ChatPage) -> dict[str, Any]:

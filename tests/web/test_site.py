@@ -38,7 +38,7 @@ def test_an_interrupted_part_leaves_nothing(tmp_path: Path) -> None:
 def test_missing_npm_is_named_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.shutil, "which", lambda name: None)
     with pytest.raises(SiteError, match="npm, which is not installed; install npm or use --cdn"):
-        site._core(tmp_path, print)
+        site._core(tmp_path, print, site.PYODIDE)
 
 
 def test_a_failing_client_is_named_with_its_last_line(tmp_path: Path) -> None:
@@ -54,12 +54,17 @@ def test_a_page_for_the_cdn_holds_no_pyodide(tmp_path: Path) -> None:
     (tmp_path / "web" / "index.html").write_text("hi")
     made = site.Site(tmp_path / "web", None, (wheel,))
     made.write(tmp_path / "out")
-    assert made.manifest()["pyodide"] == site.CDN
+    assert made.manifest()["pyodide"] == f"https://cdn.jsdelivr.net/pyodide/v{site.PYODIDE}/full/"
     assert made.manifest()["packages"] == ["numpy"]
     names = {
         str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").rglob("*") if file.is_file()
     }
     assert names == {"index.html", "manifest.json", "wheels/w-1-py3-none-any.whl"}
+
+
+def test_an_unknown_pyodide_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SiteError, match=r"Pyodide is '0\.1', expected one of 0\.28\.3"):
+        site.prepare(print, cache=tmp_path, version="0.1")
 
 
 def test_pinned_wheels_have_digests() -> None:

@@ -78,7 +78,7 @@ async def results() -> dict[str, Any]:
 
 
 async def test_the_second_tab_says_who_has_the_chat() -> None:
-    assert "is in use in another tab" in (await results())["tabs"]["notice"]
+    assert "This chat is open in another tab or window" in (await results())["tabs"]["notice"]
 
 
 async def test_the_first_tab_is_not_disturbed() -> None:
