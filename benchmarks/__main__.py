@@ -17,6 +17,7 @@ from benchmarks import report
 from benchmarks.harness import Bench, Row
 from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
+from webkv.kernels.matmul import FEATURES
 
 NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "generate", "checkpoint")
 CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
@@ -56,7 +57,7 @@ def use_swiftshader() -> None:
 async def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Run the benchmarks that were asked for; whether every output was right."""
     raised = needs(arguments.binding_mib)
-    device = await open_device(arguments.device, raised)
+    device = await open_device(arguments.device, raised, FEATURES)
     with console.status("") as status:
         bench = Bench(device, arguments.full, status.update, arguments.seconds, raised)
         table, paths, right = report.new_table(bench), [], True

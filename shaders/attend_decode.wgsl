@@ -16,6 +16,7 @@ override GROUP: u32;
 override KV_HEADS: u32;
 override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
+override SPLIT: i32;
 
 fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     return (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
@@ -41,9 +42,10 @@ fn main(
     let keys = keys_of(sequence, grid.z);
     let first = select(0, max(keys.length - WINDOW, 0), WINDOW > 0);
     let low = slot_of_key(keys, first);
-    let tile = (keys.start + low) / TILE + i32(group.x);
-    let base = tile * TILE - keys.start;
-    if (base >= keys.slots && group.x > 0u) {
+    let split = (keys.start + low) / SPLIT + i32(group.x);
+    let begins = max(split * SPLIT - keys.start, low);
+    let ends = min((split + 1) * SPLIT - keys.start, keys.slots);
+    if (begins >= keys.slots && group.x > 0u) {
         return;
     }
     let head = (group.y % parts) * ROWS;
@@ -58,9 +60,18 @@ fn main(
     set_row(5u, head + 5u, head0, at, seen);
     set_row(6u, head + 6u, head0, at, seen);
     set_row(7u, head + 7u, head0, at, seen);
+    if (ROWS > 8u) {
+        set_row(8u, head + 8u, head0, at, seen);
+        set_row(9u, head + 9u, head0, at, seen);
+        set_row(10u, head + 10u, head0, at, seen);
+        set_row(11u, head + 11u, head0, at, seen);
+    }
     begin(lane);
     if (keys.length > 0) {
-        attend_tile(keys, kv_head, base, low, keys.slots, lane);
+        let last = (keys.start + ends - 1) / TILE;
+        for (var tile = (keys.start + begins) / TILE; tile <= last; tile++) {
+            attend_tile(keys, kv_head, tile * TILE - keys.start, low, keys.slots, lane);
+        }
     }
     finish(lane);
 }

@@ -4,7 +4,7 @@
 var<private> nodes: i32;
 var<private> tree_key: i32;       // the key of node 0
 var<private> tree_at: i32;        // where node 0's pair is in `tree`
-var<private> mine: array<i32, 8>; // first_r of each row
+var<private> mine: array<i32, 12>;// first_r of each row
 
 fn begin_mask(sequence: u32, sequences: u32, length: i32) {
     nodes = tree[sequence + 1u] - tree[sequence];

@@ -59,6 +59,12 @@ fn main(
     set_row(5u, pair + 5u, rows, row0, group.y, keys.length);
     set_row(6u, pair + 6u, rows, row0, group.y, keys.length);
     set_row(7u, pair + 7u, rows, row0, group.y, keys.length);
+    if (ROWS > 8u) {
+        set_row(8u, pair + 8u, rows, row0, group.y, keys.length);
+        set_row(9u, pair + 9u, rows, row0, group.y, keys.length);
+        set_row(10u, pair + 10u, rows, row0, group.y, keys.length);
+        set_row(11u, pair + 11u, rows, row0, group.y, keys.length);
+    }
     let first = seen_by(pair / GROUP, rows, keys.length).x;
     let end = all_end(seen_by(min((pair + ROWS - 1u) / GROUP, rows - 1u), rows, keys.length).y, keys.length);
     begin(lane);

@@ -10,7 +10,7 @@ override PAGE_TOKENS: u32 = 16;
 override V_DIM: u32;
 override WINDOW: i32 = 0;
 override LANES: u32 = V_DIM / 4u;
-const TILE: i32 = 256;
+override SPLIT: i32;
 
 #import lse
 
@@ -22,7 +22,7 @@ fn main(
 ) {
     let keys = keys_of(group.y, grid.y);
     let low = slot_of_key(keys, select(0, max(keys.length - WINDOW, 0), WINDOW > 0));
-    let tiles = (keys.start + keys.slots - 1) / TILE - (keys.start + low) / TILE + 1;
+    let tiles = (keys.start + keys.slots - 1) / SPLIT - (keys.start + low) / SPLIT + 1;
     let count = select(0u, u32(max(tiles, 0)), keys.length > 0);
     let record = group.y * grid.x + group.x;
     let next = grid.x * grid.y * (1u + V_DIM / 4u);

@@ -6,7 +6,11 @@ fn page_count() -> u32 {
 }
 
 fn load8(element: u32) -> mat2x4<f32> {
-    let w = pages[element / 8u];
+    return live8(element, true);
+}
+
+fn live8(element: u32, live: bool) -> mat2x4<f32> {
+    let w = select(vec4<u32>(), pages[element / 8u], live);
     return mat2x4<f32>(
         vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y)),
         vec4<f32>(unpack2x16float(w.z), unpack2x16float(w.w)),

@@ -202,7 +202,7 @@ async def test_the_read_limit_reads_every_byte(dtype: str) -> None:
 
 
 async def test_the_decode_benchmark_runs_the_kernel_it_names() -> None:
-    gpu, host = await support.device(), Pages(Case("9/3x64", "f16", 512, batch=2))
+    gpu, host = await support.device(), Pages(Case("9/3x64", "f16", 1024, batch=2))
     made = Decode(gpu, host)
     with gpu.batch() as batch:
         made.record(batch)

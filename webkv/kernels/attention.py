@@ -1,30 +1,46 @@
 """Attention over pages: softmax(q k^T * sm_scale) v, for rows of many lengths, and merging partial results.
 
-Both kernels walk a sequence's keys in tiles of `KV_TILE` tokens that start at absolute multiples of it, so a
-row's bits depend neither on the other rows of the batch nor on where a prompt was cut into chunks.
+Both kernels walk a sequence's keys in tiles that start at absolute multiples of their size, so a row's bits
+depend neither on the other rows of the batch nor on where a prompt was cut into chunks.
+
+Each kernel has two variants, between which the device's facts and the shape choose: the portable one stays
+within WebGPU's defaults; on a CPU, quad operations keep queries and sums in registers (`uses_quads`).
 """
 
 from __future__ import annotations
 
-from webkv.gpu import Batch
+from webkv.gpu import Batch, Device
 from webkv.kernels.shape import STRIDES, AttentionShape, Binding, PageTable
 
-KV_TILE = 256
-"""Tokens of a tile, and of a split of decode; they start at absolute multiples of it."""
+KV_TILE = 512
+"""Tokens of a split of decode; they start at absolute multiples of it."""
 
 NO_LSE = -5e4
 """The lse of a row that sees no key, as in TVM; its weight in a merge is 0."""
 
-# Query rows that share the keys a workgroup reads: 8 rows x 8 keys fill the registers of a GPU's lane.
+# Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
 _MAX_ROWS = 8
 _MIN_LANES = 32
 _CONSTANTS = (
     *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
-_PARTS = {
-    name: name
-    for name in ("page_table", "page_strides", "page_place", "attend_core", "attend_tile", "attend_walk")
-}
+_PARTS = ("page_table", "page_strides", "page_place")
+_STEPS = ("core", "tile", "walk")
+
+
+def uses_quads(device: Device, shape: AttentionShape) -> bool:
+    """Whether attention of this shape runs with quad operations on this device.
+
+    Only on CPUs: a quad's share of queries and sums is too much for the registers of a GPU's lane.
+    """
+    whole = shape.head_dim % 32 == 0 and shape.v_dim % 32 == 0 and shape.page_tokens % 4 == 0
+    fits = whole and max(shape.head_dim, shape.v_dim) <= 256
+    return fits and device.facts.adapter_type == "CPU" and "subgroup" in device.facts.features
+
+
+def _max_rows(quads: bool, shape: AttentionShape) -> int:
+    # With quads, as many as compile in about a second: code grows with rows * dims.
+    return min(12, max(1024 // max(shape.head_dim, shape.v_dim), 4)) if quads else _MAX_ROWS
 
 
 def kv_tiles(first: int, end: int) -> int:
@@ -46,10 +62,15 @@ def page_codec(shape: AttentionShape) -> str:
     return f"page_{shape.dtype}" if wide else f"page_{shape.dtype}_narrow"
 
 
-def _constants(shape: AttentionShape, q_stride: int, rows: int) -> dict[str, float]:
-    lanes = max(_MIN_LANES, -(-shape.v_dim // 8))
+def _constants(shape: AttentionShape, q_stride: int, rows: int, quads: bool) -> dict[str, float]:
+    lanes = 8 if quads else max(_MIN_LANES, -(-shape.v_dim // 8))
     q_stride = q_stride or shape.fused_width
     return {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride, "ROWS": rows, "LANES": lanes}
+
+
+def _parts(shape: AttentionShape, quads: bool) -> dict[str, str]:
+    steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
+    return {**{name: name for name in _PARTS}, **steps, "page": page_codec(shape)}
 
 
 def _key_part(shape: AttentionShape, constants: dict[str, float]) -> str:
@@ -83,12 +104,16 @@ def attend_decode(
     0 and `NO_LSE`.
     """
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
-    parts = -(-shape.group // _MAX_ROWS)
-    constants = _constants(shape, q_stride, -(-shape.group // parts))
+    quads = uses_quads(batch.device, shape)
+    parts = -(-shape.group // _max_rows(quads, shape))
+    rows = -(-shape.group // parts)
+    constants = {**_constants(shape, q_stride, rows, quads), "SPLIT": KV_TILE}
+    if quads:
+        constants["UNROLLED"] = rows * shape.head_dim <= 512
     split = max_tiles > 1
     store = "attend_store_split" if split else "attend_store_lse" if lse is not None else "attend_store"
     key = _key_part(shape, constants)
-    imports = {**_PARTS, "page": page_codec(shape), "key": key, "store": store}
+    imports = {**_parts(shape, quads), "key": key, "store": store}
     kernel = batch.device.kernel("attend_decode", constants, imports)
     extra = rope_full if rope_full is not None else None if split else lse
     target = scratch if split else out
@@ -109,6 +134,7 @@ def _merge_splits(
     shape: AttentionShape,
 ) -> None:
     constants = {**shape.constants("PAGE_TOKENS", "V_DIM", "WINDOW"), "LANES": shape.v_dim // 4}
+    constants["SPLIT"] = KV_TILE
     imports = {"page_table": "page_table", "lse": "merge_no_lse" if lse is None else "merge_lse"}
     kernel = batch.device.kernel("merge_splits", constants, imports)
     group = kernel.bind(scratch, None, table.page_indptr, table.length_info, None, out, None, lse)
@@ -144,15 +170,17 @@ def attend_prefill(
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
     extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
-    constants = {**_constants(shape, q_stride, _MAX_ROWS), "CAUSAL": causal}
+    quads = uses_quads(batch.device, shape)
+    rows = _max_rows(quads, shape)
+    constants = {**_constants(shape, q_stride, rows, quads), "CAUSAL": causal}
     key = _key_part(shape, constants)
     store = "attend_store" if lse is None else "attend_store_lse"
     mask = "attend_mask" if tree is None else "attend_mask_tree"
-    imports = {**_PARTS, "page": page_codec(shape), "key": key, "mask": mask, "store": store}
+    imports = {**_parts(shape, quads), "key": key, "mask": mask, "store": store}
     kernel = batch.device.kernel("attend_prefill", constants, imports)
     tables = (table.page_indptr, table.length_info, table.page_indices)
     group = kernel.bind(q, pages, *tables, out, qo_indptr, *extras)
-    batch.dispatch(kernel, group, -(-max_rows * shape.group // _MAX_ROWS), shape.kv_heads, sequences)
+    batch.dispatch(kernel, group, -(-max_rows * shape.group // rows), shape.kv_heads, sequences)
 
 
 def merge_state(
