@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from webkv.cache.aux_data import StepViews
 from webkv.cache.config import CacheConfig
@@ -11,6 +12,7 @@ from webkv.cache.ragged import RaggedArrays
 from webkv.cache.step import Step
 from webkv.errors import CacheError
 from webkv.gpu import Batch, Device, Slice
+from webkv.gpu.batch import Dispatch
 from webkv.kernels.append import append_kv, append_mla_kv, fuse_qkv
 from webkv.kernels.attention import (
     KV_TILE,
@@ -51,6 +53,7 @@ class Attention:
         self._scratch = device.buffer(self._scratch_bytes(layers), label="attention splits")
         self._ragged = RaggedArrays(device, config)
         self._rows: dict[str, Binding] = {}
+        self._decodes: dict[int, tuple[Any, list[Dispatch]]] = {}  # each layer's last, to repeat
 
     def _scratch_bytes(self, layers: dict[int, Layer]) -> int:
         limit = self._device.facts.limits["max-storage-buffer-binding-size"]
@@ -85,8 +88,21 @@ class Attention:
         self._check_mode(work, mode)
         self._binding("qkv", qkv, work.rows * shape.fused_width)
         self._check_out(work, shape, out, lse)
-        self._append(work, layer, shape, qkv)
-        self._over_pages(work, layer, shape, qkv, out, mode, lse, 0)
+
+        def record() -> None:
+            self._append(work, layer, shape, qkv)
+            self._over_pages(work, layer, shape, qkv, out, mode, lse, 0)
+
+        if mode == "prefill" or work.step.tree is not None:
+            record()
+            return
+        tiles = work.step.groups[layer.at].max_tiles
+        key = (qkv, out, shape, lse, len(work.step.sequences), tiles, work.views)
+        last = self._decodes.get(layer.number)
+        if last is not None and last[0] == key:
+            work.batch.repeat(last[1])
+        else:
+            self._decodes[layer.number] = key, work.batch.keep(record)
 
     def separate(
         self, work: Work, layer: Layer, q: Binding, k: Binding, v: Binding,

@@ -8,15 +8,15 @@ all three are cached here, and `Device.created` counts them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import wgpu
 
 from webkv.errors import DeviceError, DeviceLostError
+from webkv.gpu.batch import Batch, PassCalls
 from webkv.gpu.shaders import shader_source
 
 # WebGPU's defaults (the specification, "Limits"): what every conforming adapter grants.
@@ -118,8 +118,16 @@ def _resource(r: wgpu.GPUBuffer | wgpu.GPUTextureView | Slice) -> Any:
 class Device:
     """A GPU device and everything made on it.  Open one with `webkv.gpu.open_device`."""
 
-    def __init__(self, raw: wgpu.GPUDevice, facts: DeviceFacts) -> None:
+    def __init__(
+        self,
+        raw: wgpu.GPUDevice,
+        facts: DeviceFacts,
+        pass_calls: Callable[[wgpu.GPUComputePassEncoder], PassCalls] = lambda encoder: encoder,
+        map_mode: str = "READ",
+    ) -> None:
         self.raw = raw
+        self.pass_calls = pass_calls
+        self._map_mode = map_mode
         self.queue = raw.queue
         self.facts = facts
         self.created = Created()
@@ -218,7 +226,7 @@ class Device:
         with self.batch() as batch:
             batch.copy(buffer, offset, staging, 0, padded)
         try:
-            await staging.map_async("READ")
+            await staging.map_async(self._map_mode)
             self.check()
             data = bytes(staging.read_mapped(0, padded)[:size])
             staging.unmap()
@@ -246,64 +254,3 @@ class Device:
         if hasattr(self.raw, "_poll"):
             # wgpu-native's destroy ends the thread that would tell those who wait in `read`.
             self.raw._poll()
-
-
-class Batch:
-    """GPU work recorded in order and submitted at once; `with device.batch() as b:` submits at its end."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.dispatches = 0
-        self._encoder: Any = None
-        self._pass: Any = None
-        self._pipeline: Any = None
-
-    def dispatch(self, kernel: Kernel, group: wgpu.GPUBindGroup, x: int, y: int = 1, z: int = 1) -> None:
-        """Run `kernel` on x*y*z workgroups; nothing if one of them is 0."""
-        if not (x and y and z):
-            return
-        limit = self.device.facts.limits["max-compute-workgroups-per-dimension"]
-        assert max(x, y, z) <= limit, f"{kernel.name}: {x}x{y}x{z} workgroups"
-        if self._pass is None:
-            self._pass = self._commands().begin_compute_pass()
-            self._pipeline = None
-        if kernel is not self._pipeline:
-            self._pass.set_pipeline(kernel.pipeline)
-            self._pipeline = kernel
-        self._pass.set_bind_group(0, group)
-        self._pass.dispatch_workgroups(x, y, z)
-        self.dispatches += 1
-
-    def copy(
-        self, src: wgpu.GPUBuffer, src_offset: int, dst: wgpu.GPUBuffer, dst_offset: int, size: int
-    ) -> None:
-        """Copy `size` bytes (offsets and size multiples of 4) between two different buffers."""
-        self._end_pass()
-        self._commands().copy_buffer_to_buffer(src, src_offset, dst, dst_offset, size)
-
-    def submit(self) -> None:
-        """Hand the recorded work to the queue; the batch is empty again."""
-        self._end_pass()
-        if self._encoder is None:
-            return
-        encoder, self._encoder = self._encoder, None
-        self.device.guard(lambda: self.device.queue.submit([encoder.finish()]))
-
-    def _commands(self) -> Any:
-        if self._encoder is None:
-            self._encoder = self.device.guard(self.device.raw.create_command_encoder)
-        return self._encoder
-
-    def _end_pass(self) -> None:
-        if self._pass is not None:
-            self._pass.end()
-            self._pass = None
-
-    def __enter__(self) -> Batch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.submit()
