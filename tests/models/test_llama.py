@@ -16,7 +16,8 @@ from tests.models.oracle import llama_logits
 from tests.models.tiny import write_tiny_llama
 from tests.support import device
 from webkv.cache import PagedKVCache
-from webkv.gpu import Device
+from webkv.gpu import Device, open_device
+from webkv.kernels.matmul import FEATURES
 from webkv.load import cache_config
 from webkv.models.architectures import read_config
 from webkv.models.config import ModelConfig
@@ -62,15 +63,16 @@ def start(
     return Run(gpu, file, config, model, PagedKVCache(gpu, settings))
 
 
-_smollm2: Llama | None = None
+_smollm2: tuple[Device, Llama] | None = None
 
 
 async def smollm2(page_dtype: str) -> Run:
-    """SmolLM2, its weights uploaded once for all tests."""
+    """SmolLM2 on a device as `load` opens it, its weights uploaded once for all tests."""
     global _smollm2
-    gpu, file = await device(), open_gguf(smollm2_path())
-    run = start(gpu, file, page_dtype, model=_smollm2)
-    _smollm2 = run.model
+    file = open_gguf(smollm2_path())
+    gpu, model = _smollm2 or (await open_device(features=FEATURES), None)
+    run = start(gpu, file, page_dtype, model=model)
+    _smollm2 = gpu, run.model
     return run
 
 
@@ -83,11 +85,11 @@ def difference(logits: np.ndarray, step: dict[str, Any]) -> float:
     return float(np.abs(logits[step["ids"]] - np.array(step["logits"])).max())
 
 
-@pytest.mark.parametrize("prompt", ["p0_short", "p2_chat", "p3_long"])
-async def test_smollm2_with_f32_pages_has_the_golden_logits_and_ids(prompt: str) -> None:
+@pytest.mark.parametrize(("prompt", "steps"), [("p0_short", 64), ("p2_chat", 64), ("p3_long", 24)])
+async def test_smollm2_with_f32_pages_has_the_golden_logits_and_ids(prompt: str, steps: int) -> None:
     run, want = await smollm2("f32"), golden(prompt)
     logits = await run.prefill(0, want["tokens"])
-    for token, step in zip(want["generated"], want["steps"], strict=True):
+    for token, step in zip(want["generated"][:steps], want["steps"][:steps], strict=True):
         assert difference(logits[0], step) < 5e-3
         assert (await run.model.greedy(1)).tolist() == [token]
         logits = await run.step([0], [token], "decode")
