@@ -1,6 +1,6 @@
 """Takes the pictures of the page that the README shows.
 
-    python -m tests.web.pictures docs
+    python -m tests.web.pictures tests/web/screenshots
 
 needs Chromium, playwright and the packaged SmolLM2; a software adapter takes a few minutes.
 """
