@@ -157,6 +157,12 @@ def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     delete.add_argument("id", nargs="+", help="session ids")
     resume.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     gc = command("gc", "sessions:gc", "Remove stored pages that no session uses.")
-    for parser in (listing, resume, inspect, delete, gc):
+    export = command("export", "archive:export", "Write a session to one safetensors file.")
+    export.add_argument("id", help="session id")
+    export.add_argument("file", type=Path, help="the file to make")
+    import_ = command("import", "archive:import_", "Add a session from a file made by export.")
+    import_.add_argument("file", type=Path, help="the file")
+    import_.add_argument("--session", metavar="ID", help="another id for it")
+    for parser in (listing, resume, inspect, delete, gc, export, import_):
         _add_store(parser)
         _add_output(parser)

@@ -1,0 +1,41 @@
+"""Sessions as files, from one store to another; no GPU is needed for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_sessions import path, run
+
+__all__ = ["path"]  # the fixture
+
+
+def test_a_session_moves_to_another_store(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "a.safetensors", tmp_path / "other.db"
+    assert run(capsys, "export", "a", file, "--store", path)[0] == 0
+    assert run(capsys, "import", file, "--session", "moved", "--store", other)[0] == 0
+    inspected = [run(capsys, "inspect", id, "--store", s)[1] for id, s in (("a", path), ("moved", other))]
+    assert inspected[0] == inspected[1]
+
+
+def test_export_overwrites_nothing(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text("precious")
+    code, _, err = run(capsys, "export", "a", file, "--store", path)
+    assert (code, file.read_text()) == (2, "precious")
+    assert "mine.txt exists" in err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a safetensors file at all"])
+def test_what_is_no_session_is_refused(
+    content: bytes | None, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.safetensors"
+    if content is not None:
+        file.write_bytes(content)
+    code, _, err = run(capsys, "import", file, "--store", path)
+    assert code == 2
+    assert len(err.splitlines()) == 1
