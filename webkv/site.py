@@ -99,10 +99,12 @@ def prepare(
     cache.mkdir(parents=True, exist_ok=True)
     web = packaged_folder("web")
     wheels = [] if cdn else [_numpy(cache, web, say)]
-    wheels += _built(cache, web, say)
+    wheels += _fetched(cache, web / "pure.txt", say)
+    wheels += _built(cache, web / "sources.txt", say)
     wheels.append(_own_wheel(cache, say))
     if tests:
         wheels += _fetched(cache, web / "tests.txt", say)
+        wheels += _built(cache, web / "tests-sources.txt", say)
     return Site(web, None if cdn else _core(cache, say, version), tuple(wheels), version)
 
 
@@ -199,9 +201,9 @@ def _fetched(cache: Path, requirements: Path, say: Say) -> list[Path]:
     return _folder_of_wheels(cache, requirements, say, "download", *any_platform)
 
 
-def _built(cache: Path, web: Path, say: Say) -> list[Path]:
-    """wgpu as a wheel without native code: its build makes one when asked to build from source."""
-    return _folder_of_wheels(cache, web / "sources.txt", say, "wheel", "--no-binary", "wgpu", "-w")
+def _built(cache: Path, requirements: Path, say: Say) -> list[Path]:
+    """Wheels built from source: pure ones, and such whose native part may be missing."""
+    return _folder_of_wheels(cache, requirements, say, "wheel", "--no-binary", "wgpu,markupsafe,pyyaml", "-w")
 
 
 def _own_wheel(cache: Path, say: Say) -> Path:

@@ -34,3 +34,4 @@ async def test_a_bind_group_of_another_kernel_is_refused() -> None:
     with pytest.raises(DeviceError, match="BindGroup"):
         batch.dispatch(other, group, 1)
         batch.submit()
+        await gpu.fence()  # a page tells later

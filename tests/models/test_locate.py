@@ -92,6 +92,7 @@ def test_a_package_with_a_missing_part_says_which(tmp_path: Path, monkeypatch: p
         locate("gemma3")
 
 
+@pytest.mark.skipif(sys.platform == "emscripten", reason="starts a process")
 def test_the_shell_form_exits_with_2_for_an_unknown_model() -> None:
     command = [sys.executable, "-m", "webkv.models.locate", "no.gguf"]
     done = subprocess.run(command, capture_output=True, text=True)

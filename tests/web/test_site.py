@@ -68,7 +68,7 @@ def test_an_unknown_pyodide_is_refused(tmp_path: Path) -> None:
 
 
 def test_pinned_wheels_have_digests() -> None:
-    for name in ("wheels.txt", "sources.txt", "tests.txt"):
+    for name in ("wheels.txt", "sources.txt", "pure.txt", "tests.txt", "tests-sources.txt"):
         lines = (site.packaged_folder("web") / name).read_text().splitlines()
         pinned = [line for line in lines if line and not line.startswith("#")]
         assert pinned
