@@ -300,6 +300,18 @@ async def test_a_lost_device_costs_no_token(llama: Path) -> None:
     assert await finished(again) == whole
 
 
+async def test_closing_a_chat_whose_device_is_lost(llama: Path) -> None:
+    gpu = await open_device()
+    loaded, store = await load(llama, device=gpu, context=64), MemoryStore(quota=4000)
+    chat = await Chat.begin(loaded, store, prompt=PROMPT, max_tokens=3)
+    await ids(chat.generate())
+    await chat.session.flush()
+    assert chat.status.pages_stored == 0  # no room: they are still to be exported
+    gpu.destroy()
+    assert (await chat.close()).state == "degraded"
+    assert loaded.engine.cache.empty()
+
+
 async def test_a_store_that_fills_up_degrades_the_session_and_not_the_answer(llama: Path) -> None:
     loaded, told = await tiny(llama), []
     whole = await finished(await Chat.begin(loaded, MemoryStore(), prompt=PROMPT, max_tokens=40))

@@ -195,7 +195,13 @@ class PageWriter:
         assert self.source is not None
         size = self.identity.page_tokens
         kinds = variants(self._modes, size)
-        for page, data in zip(missing, self.source.export(missing), strict=True):
+        try:
+            exported = self.source.export(missing)
+        except DeviceError as error:
+            self.source = None
+            self._fail(error)
+            return
+        for page, data in zip(missing, exported, strict=True):
             if data is None:
                 self._lost.add(page)
                 continue

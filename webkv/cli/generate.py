@@ -165,7 +165,7 @@ async def _stream(arguments: Namespace, chat: Chat, steps: Steps, limit: int | N
 async def _stopped(arguments: Namespace, chat: Chat) -> None:
     """Close a chat that an error or Ctrl-C cut off, and say how to go on."""
     status = await chat.close()
-    if status.state == "degraded":
+    if status.lag:
         note(f"stopped; {status}", style="yellow")
     elif not getattr(arguments, "no_session", False):
         note(f"stopped; nothing that was shown is lost: `webkv resume {chat.id}` goes on")
