@@ -25,6 +25,8 @@ FLAGS = (
     # A software adapter, the same on every machine.
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
+    # Compiling for a software adapter may take longer than the watchdog gives a GPU process.
+    "--disable-gpu-watchdog",
     # Without both, the second crash of the GPU process leaves the browser without WebGPU.
     "--disable-domain-blocking-for-3d-apis",
     "--disable-gpu-process-crash-limit",

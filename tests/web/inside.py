@@ -44,7 +44,7 @@ class _Reporter:
 def run(ids_json: str) -> None:
     """Run the tests with these ids; the reports leave through the module `outside` of the worker."""
     # A page takes ten times as long for pure Python; its own traps do not need many examples.
-    settings.register_profile("page", max_examples=10, deadline=None)
+    settings.register_profile("page", max_examples=5, stateful_step_count=12, deadline=None)
     settings.load_profile("page")
     ids = json.loads(ids_json)
     files = sorted({test.split("::")[0] for test in ids})
