@@ -10,7 +10,10 @@ import pytest
 from webkv.cli import main
 from webkv.cli.parser import make_parser
 
-COMMANDS = ("generate", "sessions", "resume", "inspect", "delete", "gc", "devices", "demo", "serve")
+COMMANDS = (
+    "generate", "sessions", "resume", "inspect", "export", "import", "delete", "gc", "devices", "demo",
+    "serve",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids=" ".join)

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from webkv.checkpoint import SqliteStore
 from webkv.checkpoint.archive import export_session, import_session
-from webkv.cli.console import emit, human_size, messages
+from webkv.cli.console import emit, human_size, note
 from webkv.cli.sessions import existing_store, require_session
 from webkv.errors import CheckpointError
 
@@ -20,7 +20,7 @@ async def export(arguments: Namespace) -> int:
     if arguments.json:
         emit("exported", session=arguments.id, file=str(arguments.file), bytes=size)
     else:
-        messages.print(f"wrote session {arguments.id} to {arguments.file} ({human_size(size)})")
+        note(f"wrote session {arguments.id} to {arguments.file} ({human_size(size)})")
     return 0
 
 
@@ -33,5 +33,5 @@ async def import_(arguments: Namespace) -> int:
     if arguments.json:
         emit("imported", session=id)
     else:
-        messages.print(f"session {id} is there; go on with: webkv resume {id}")
+        note(f"session {id} is there; go on with: webkv resume {id}")
     return 0

@@ -83,7 +83,7 @@ async def _say(arguments: Namespace, chat: Chat) -> None:
             raise PromptError("the next turn is empty")
         if chat.finished is None:
             raise PromptError(f"session {chat.id!r} has an unfinished answer: resume without --say first")
-        await chat.say(arguments.say, max_tokens=arguments.max_tokens or 256)
+        await chat.say(arguments.say, max_tokens=arguments.max_tokens or chat.request["max_tokens"])
     except BaseException:
         await chat.close()
         raise
