@@ -7,7 +7,8 @@ in_browser := tests/gpu tests/layout tests/kernels tests/cache tests/checkpoint 
 
 help:
 	@echo 'make demo    a real model on WebGPU: generated, killed, resumed, compared'
-	@echo 'make test    the whole test suite: test-native, then test-web in Chromium'
+	@echo 'make test    the native test suite'
+	@echo 'make test-web  the suites inside Chromium, and the page (slow on a software adapter)'
 	@echo 'make check   ruff and mypy'
 	@echo 'make bench   speed, as ratios measured side by side'
 	@echo 'make serve   the chat page on http://localhost:8000'
@@ -16,7 +17,7 @@ help:
 demo: setup
 	@$(python) -m webkv demo
 
-test: setup test-native test-web
+test: setup test-native
 
 test-native:
 	@$(python) -m pytest -n 2 --ignore tests/web
