@@ -253,4 +253,4 @@ class Device:
         self.raw.destroy()
         if hasattr(self.raw, "_poll"):
             # wgpu-native's destroy ends the thread that would tell those who wait in `read`.
-            self.raw._poll()
+            self.raw._poll_wait()
