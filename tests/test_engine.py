@@ -1,4 +1,4 @@
-"""Tokens out of a real tiny model: several conversations at once, iterators that are left, all that can fail."""
+"""Tokens out of a real tiny model: several conversations at once, iterators left, all that can fail."""
 
 from __future__ import annotations
 
