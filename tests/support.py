@@ -27,6 +27,11 @@ async def read_array(
     return np.frombuffer(await gpu.read(buffer, offset, size), dtype).reshape(shape).copy()
 
 
+def upload(gpu: Device, *arrays: np.ndarray) -> list[Any]:
+    """A buffer with each array's content."""
+    return [gpu.buffer(array.nbytes, data=np.ascontiguousarray(array)) for array in arrays]
+
+
 def random(seed: int, *shape: int) -> np.ndarray:
     """Reproducible float32 values of unit variance."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.cache.hashed import hashed
+from tests.cache.scenario_mla import mla_layer
 from tests.support import read_array
 from webkv.cache import CacheConfig, LayerGroup, PagedKVCache, RopeConfig
 from webkv.errors import CacheError
@@ -22,22 +24,6 @@ DEFAULTS: dict[str, Any] = {
     "dtype": "float32", "rope_scaling": {},
 }  # fmt: skip
 TOLERANCE = {"float32": 2e-3, "float16": 2e-2}
-
-
-def splitmix64(x: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        x = x + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
-
-
-def hashed(seed: int, step: int, layer: int, stream: int, *shape: int) -> np.ndarray:
-    """The case's inputs: multiples of 1/64 in [-2, 2), float32."""
-    key = splitmix64(np.array(seed << 40 ^ step << 24 ^ layer << 12 ^ stream, np.uint64))
-    with np.errstate(over="ignore"):
-        values = splitmix64(key + np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64))
-    return (((values >> np.uint64(56)).astype(np.float32) - 128) / 64).reshape(shape)
 
 
 def rope_config(settings: dict[str, Any]) -> RopeConfig:
@@ -207,7 +193,10 @@ class Runner:
         if self.compare and expected is not None:
             assert np.array_equal(positions, expected)
         for layer in self.cache.config.layers:
-            await (self._mla_layer if self._mla else self._layer)(at, step, layer, op)
+            if self._mla:
+                await mla_layer(self, at, step, layer, op["lens"])
+            else:
+                await self._layer(at, step, layer, op)
         self.cache.end_forward()
 
     @property
@@ -229,15 +218,6 @@ class Runner:
         self.close(f"out_{at}_{layer}", found)
         for buffer in (fused, out):
             self.gpu.release(buffer)
-
-    async def _mla_layer(self, at: int, step: int, layer: int, op: dict[str, Any]) -> None:
-        # The case's projections are not in the file; its cached rows are.
-        rows, dim = sum(op["lens"]), self.settings["head_dim"]
-        latent = hashed(self.settings["seed"], step, layer, 1, rows, dim)
-        buffer = self.gpu.buffer(latent.nbytes, data=latent)
-        with self.gpu.batch() as batch:
-            self.cache.append_mla_kv(batch, layer, buffer)
-        self.gpu.release(buffer)
 
     async def _skipped(self, at: int, op: dict[str, Any]) -> None:
         return

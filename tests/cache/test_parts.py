@@ -8,7 +8,7 @@ import wgpu
 
 from tests.cache.dense import attend
 from tests.cache.harness import NO_ROPE, TOLERANCE, Pair, config, group, random
-from tests.support import device, read_array
+from tests.support import device, read_array, upload
 from webkv.cache import PagedKVCache
 from webkv.errors import CacheError
 from webkv.gpu import Device
@@ -16,10 +16,6 @@ from webkv.gpu import Device
 
 def causal(rows: int, keys: int) -> np.ndarray:
     return np.arange(keys)[None, :] <= np.arange(keys - rows, keys)[:, None]
-
-
-def upload(gpu: Device, *arrays: np.ndarray) -> list[wgpu.GPUBuffer]:
-    return [gpu.buffer(array.nbytes, data=np.ascontiguousarray(array)) for array in arrays]
 
 
 def rows(gpu: Device, *floats: int) -> list[wgpu.GPUBuffer]:
