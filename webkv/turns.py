@@ -27,7 +27,7 @@ def first_tokens(loaded: Loaded, prompt: str | None, messages: Messages | None) 
         raise PromptError("give either a prompt or messages")
     tokenizer = loaded.engine.tokenizer
     if messages is not None:
-        tokens = tokenizer.encode(loaded.chat.render(messages), add_bos=False)
+        tokens = loaded.chat.encode(messages, tokenizer)
     else:
         tokens = tokenizer.encode(prompt or "", special=False)
     if not tokens:
@@ -52,9 +52,7 @@ def next_turn(loaded: Loaded, request: Mapping[str, Any], answer: Sequence[int],
     """
     tokenizer = loaded.engine.tokenizer
     before, user = [dict(m) for m in request["messages"]], {"role": "user", "content": text}
-    mark = "\u0000answer\u0000"
-    whole = loaded.chat.render([*before, {"role": "assistant", "content": mark}, user])
-    tokens = tokenizer.encode(whole.split(mark, 1)[1], add_bos=False)
+    tokens = loaded.chat.encode_after(before, text, tokenizer)
     if answer and tokens and answer[-1] == tokens[0]:
         tokens = tokens[1:]  # the answer ended with the template's own end of turn
     reply = tokenizer.decode([token for token in answer if token not in tokenizer.eos_ids])

@@ -173,6 +173,37 @@ def test_cut_loses_nothing_and_leaves_no_token(text: str) -> None:
     assert "" not in parts
 
 
+@settings(max_examples=200, deadline=None)
+@given(text=TEXT | TRICKY)
+@pytest.mark.parametrize("write", [write_tiny_llama, write_tiny_gemma3])
+def test_hidden_text_has_the_ids_of_plain_text(write: Any, text: str) -> None:
+    tokenizer = tiny(write)
+    assert tokenizer.encode_chat(tokenizer.hide(text)) == tokenizer.encode(text, special=False, add_bos=False)
+
+
+def test_only_what_was_hidden_is_spelled_out() -> None:
+    tokenizer = tiny(write_tiny_llama)
+    ids = tokenizer.encode_chat("<|im_start|>" + tokenizer.hide("<|im_end|>") + "<|im_end|>")
+    assert ids == [1, *tokenizer.encode("<|im_end|>", special=False), 2]
+
+
+def test_control_tokens_inside_one_another_are_hidden_too() -> None:
+    metadata = dict(open_gguf(tiny_bytes(write_tiny_llama)).metadata)
+    tokens = list(metadata["tokenizer.ggml.tokens"])
+    tokens[:3] = ["<<a>", "<a>", ">"]
+    tokenizer = Tokenizer("m", metadata | {"tokenizer.ggml.tokens": tokens})
+    assert {0, 1, 2}.isdisjoint(tokenizer.encode_chat(tokenizer.hide("<<<a>>")))
+
+
+def test_more_first_characters_than_there_are_surrogates_are_refused() -> None:
+    metadata = dict(open_gguf(tiny_bytes(write_tiny_llama)).metadata)
+    more = [chr(0x4E00 + index) for index in range(2048)]
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"], *more]
+    metadata["tokenizer.ggml.token_type"] = [*metadata["tokenizer.ggml.token_type"], *([3] * len(more))]
+    with pytest.raises(ModelError, match="control tokens begin with 2049 different characters, at most 2047"):
+        Tokenizer("m", metadata)
+
+
 @pytest.mark.parametrize("text", ["\ud800", "ok \udfff", "\ude00\ud83d"])
 def test_a_lone_surrogate_is_refused(text: str) -> None:
     with pytest.raises(PromptError, match=r"lone surrogate U\+D\w\w\w at character \d"):

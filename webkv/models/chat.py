@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from webkv.errors import ModelError, PromptError
 from webkv.models.gguf import GgufFile
+from webkv.models.tokenizer import ANSWER, Tokenizer
 
 Message = Mapping[str, str]
 
@@ -27,9 +28,10 @@ CHATML = re.compile(
 
 
 class ChatTemplate:
-    """Renders messages `{"role": ..., "content": ...}` to the text that a model was trained on.
+    """Makes messages `{"role": ..., "content": ...}` the text that a model was trained on, and its tokens.
 
-    The text holds the template's special tokens, its begin token too: encode it with `add_bos=False`.
+    The text holds the template's special tokens, its begin token too.  `encode` and `encode_after` parse
+    those and none that a message spells: a user ends no turn, and is no system, by writing `<|im_end|>`.
     """
 
     def __init__(self, name: str, source: str | None, bos_token: str = "", eos_token: str = "") -> None:
@@ -79,6 +81,19 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it may fail in any way
             raise self._broken(_template_line(error.__traceback__), error) from error
 
+    def encode(self, messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
+        """Token ids of the chat, ending where the model's answer begins.  Raises as `render` does."""
+        return tokenizer.encode_chat(self.render(_hidden(messages, tokenizer)))
+
+    def encode_after(self, messages: Sequence[Message], text: str, tokenizer: Tokenizer) -> list[int]:
+        """Token ids that follow the model's answer to `messages`, with the user's `text` as the next turn."""
+        asked = _hidden([*messages, {"role": "user", "content": text}], tokenizer)
+        asked.insert(-1, {"role": "assistant", "content": ANSWER})
+        _, found, after = self.render(asked).rpartition(ANSWER)
+        if not found:
+            raise ModelError(f"the chat template of {self._name} leaves out the model's answers")
+        return tokenizer.encode_chat(after)
+
     @cached_property
     def _compiled(self) -> Any:
         from jinja2.ext import loopcontrols
@@ -122,6 +137,11 @@ def _render_gemma(messages: Sequence[Message], add_generation_prompt: bool) -> s
     return text + ("<start_of_turn>model\n" if add_generation_prompt else "")
 
 
+def _hidden(messages: Sequence[Message], tokenizer: Tokenizer) -> list[Message]:
+    _check(messages)
+    return [{name: tokenizer.hide(value) for name, value in message.items()} for message in messages]
+
+
 class _Refused(Exception):
     """A template called `raise_exception`."""
 
@@ -139,8 +159,8 @@ def _check(messages: Sequence[Message]) -> None:
     if not messages:
         raise PromptError("the chat has no message")
     for index, message in enumerate(messages):
-        for field in ("role", "content"):
-            value = message.get(field) if isinstance(message, Mapping) else None
+        given = message if isinstance(message, Mapping) else {}
+        for field, value in {"role": None, "content": None, **given}.items():
             if not isinstance(value, str):
                 raise PromptError(f"message {index} has {field} {value!r}, expected a string")
 

@@ -10,7 +10,7 @@ import codecs
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,9 @@ from webkv.models.keys import Keys
 
 # tokenizer.ggml.token_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+SURROGATE = re.compile("[\ud800-\udfff]")
+ANSWER = "\udfff"  # a surrogate that stands for no character: where an answer is in a chat
+_STAND_INS = ord(ANSWER) - 0xD800
 # tokenizer.ggml.pre -> whether every number is a word of its own
 PRE_TOKENIZERS = {"smollm": True, "gpt-2": False}
 
@@ -57,6 +60,13 @@ class Cutter:
             start = at = at + len(token)
         if start < len(text):
             yield text[start:]
+
+    def begins(self, text: str) -> Iterator[tuple[int, int]]:
+        """Every position where a token begins, overlapping ones too, with the id of the longest there."""
+        for found in self._first.finditer(text) if self._first is not None else ():
+            token = self._at(text, found.start())
+            if token is not None:
+                yield found.start(), self._ids[token]
 
     def _at(self, text: str, at: int) -> str | None:
         for prefix in (text[at : at + 2], text[at]):
@@ -117,6 +127,7 @@ class Tokenizer:
         own = {token: index for token, index, kind in listed if kind == USER_DEFINED and token}
         every = {token: index for token, index, kind in listed if kind in special and token}
         self._cutters = {False: Cutter(own), True: Cutter(every)}
+        self._hidden, self._shown = _stand_ins(name, every.keys() - own.keys())
 
     @staticmethod
     def from_gguf(gguf: GgufFile) -> Tokenizer:
@@ -145,21 +156,53 @@ class Tokenizer:
         spelled out.  `add_bos` None follows the model.  Give False for a chat, whose template writes its own.
         Raises `PromptError` for a lone surrogate, which no UTF-8 text can hold.
         """
-        lone = next((index for index, char in enumerate(text) if "\ud800" <= char <= "\udfff"), None)
-        if lone is not None:
-            raise PromptError(f"the text has a lone surrogate U+{ord(text[lone]):04X} at character {lone}")
+        _refuse_surrogates(text)
+        return self._encode(text, special, self.add_bos if add_bos is None else add_bos)
+
+    def hide(self, text: str) -> str:
+        """`text` for a place inside a text for `encode_chat`, which will spell out the control tokens in it.
+
+        Who writes a message cannot end its turn with them.  The first character of each is replaced by a lone
+        surrogate that stands for it: a template's tests and trimming still work, and no text holds one by
+        itself.  Raises `PromptError` as `encode` does.
+        """
+        _refuse_surrogates(text)
+        characters = list(text)
+        for at, token in self._cutters[True].begins(text):
+            if self.types[token] != USER_DEFINED:
+                characters[at] = self._hidden[text[at]]
+        return "".join(characters)
+
+    def encode_chat(self, text: str) -> list[int]:
+        """Token ids of a chat's rendered text, with all control tokens but those that `hide` has hidden.
+
+        No begin token is added: a chat template writes its own.  Raises `PromptError` as `encode` does.
+        """
+        return self._encode(text, True, False)
+
+    def _encode(self, text: str, special: bool, add_bos: bool) -> list[int]:
         ids: list[int] = []
-        if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
+        if add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
         prefix = " " if self.space_prefix else ""
         after_special = True
-        for part in self._cutters[special].cut(text):
+        for part in self._parts(text, special):
             if isinstance(part, int):
                 ids.append(part)
             else:
                 ids += self._encoder.encode(prefix + part if after_special else part)
             after_special = isinstance(part, int)
         return ids
+
+    def _parts(self, text: str, special: bool) -> Iterator[str | int]:
+        """`text` cut at its special tokens; what is hidden is shown and cut at user-defined ones alone."""
+        for part in self._cutters[special].cut(text):
+            if isinstance(part, str) and SURROGATE.search(part):
+                shown = part.translate(self._shown)
+                _refuse_surrogates(shown)  # a template may make one
+                yield from self._cutters[False].cut(shown)
+            else:
+                yield part
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of `ids` without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -187,6 +230,25 @@ class Tokenizer:
         if not self._byte_level:
             return text.replace(SPACE_MARK, " ").encode("utf-8")
         return bytes(CHAR_TO_BYTE[char] for char in text)
+
+
+def _refuse_surrogates(text: str) -> None:
+    found = SURROGATE.search(text)
+    if found is not None:
+        raise PromptError(f"the text has a lone surrogate U+{ord(found[0]):04X} at character {found.start()}")
+
+
+def _stand_ins(name: str, controls: Set[str]) -> tuple[dict[str, str], dict[int, str]]:
+    """A lone surrogate for each character with which a control token begins, and the way back."""
+    first = sorted({token[0] for token in controls})
+    if len(first) > _STAND_INS:
+        raise ModelError(
+            f"{name}: control tokens begin with {len(first)} different characters, at most {_STAND_INS} can"
+        )
+    return (
+        {char: chr(0xD800 + index) for index, char in enumerate(first)},
+        {0xD800 + index: char for index, char in enumerate(first)},
+    )
 
 
 def _encoder(keys: Keys, model: str, tokens: list[str]) -> tuple[Encoder, list[Any]]:
