@@ -41,7 +41,13 @@ class Loaded:
 
 
 def cache_config(
-    config: ModelConfig, *, context: int, sequences: int, page_dtype: str, chunk: int
+    config: ModelConfig,
+    *,
+    context: int,
+    sequences: int,
+    page_dtype: str,
+    chunk: int,
+    page_tokens: int = PAGE_TOKENS,
 ) -> CacheConfig:
     """The cache of a model: one layer group per life cycle, room for `sequences` full contexts."""
     groups = []
@@ -55,7 +61,7 @@ def cache_config(
         )
         groups.append(group)
     return CacheConfig(
-        groups=tuple(groups), max_total_len=context * sequences, page_tokens=PAGE_TOKENS,
+        groups=tuple(groups), max_total_len=context * sequences, page_tokens=page_tokens,
         reserved_num_seqs=sequences, prefill_chunk_size=chunk, page_dtype=page_dtype,
     )  # fmt: skip
 
@@ -84,6 +90,7 @@ async def load(
     device: Device | None = None,
     device_name: str | None = None,
     page_dtype: str = "f16",
+    page_tokens: int = PAGE_TOKENS,
     context: int | None = None,
     default_context: int = DEFAULT_CONTEXT,
     sequences: int = 1,
@@ -93,8 +100,8 @@ async def load(
 ) -> Loaded:
     """Open a GGUF file (a path, its parts, or bytes) for `sequences` conversations of `context` tokens each.
 
-    `default_context`: the most that is taken when `context` is not given.  `chunk`: tokens of a prompt that
-    are computed at a time.
+    `page_tokens`: tokens of a KV page.  `default_context`: the most that is taken when `context` is not
+    given.  `chunk`: tokens of a prompt that are computed at a time.
     `progress(step, unit)` gives a callback `(done, total)` for each slow step.  Raises `ModelError` for a
     file that is damaged or not supported, `DeviceError` or `CacheError` for a device that cannot hold it.
     """
@@ -114,7 +121,10 @@ async def load(
     tokenizer = Tokenizer.from_gguf(file)
     weights = file.digest(step("checking the model"))
     device = device or await open_device(device_name, features=FEATURES)
-    settings = cache_config(config, context=context, sequences=sequences, page_dtype=page_dtype, chunk=chunk)
+    settings = cache_config(
+        config, context=context, sequences=sequences, page_dtype=page_dtype, chunk=chunk,
+        page_tokens=page_tokens,
+    )  # fmt: skip
     model = make_model(device, config, file, chunk, sequences, step("loading the model"))
     engine = Engine(model, PagedKVCache(device, settings), tokenizer, context)
     identity = identity_of(settings, weights, tokenizer.identity, namespace)

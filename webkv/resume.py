@@ -14,11 +14,9 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from webkv.checkpoint import Mode, Options, Session, Status, Store
@@ -27,26 +25,11 @@ from webkv.checkpoint.transfer import CachePages
 from webkv.conversation import Conversation, Progress, Sampled, TokenEvent
 from webkv.errors import CheckpointError, PromptError
 from webkv.load import Loaded
-from webkv.sampling import SamplerState, SamplingParams
+from webkv.recovery import STATE, Recovery, layout_facts, mark_pending, opened
+from webkv.sampling import SamplingParams
 from webkv.turns import first_tokens, next_turn, stored_request
 
-_STATE = struct.Struct("<QQ")  # seed, counter
 _TITLE = 60
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What a resume did.  `how` is `kv`, `kv+replay(n)`, `replay(n)` or `new`; see `checkpoint.Plan`."""
-
-    how: str
-    tokens: int
-    pages: int
-    nbytes: int
-    seconds: float
-    damage: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.how}: {self.tokens} tokens, {self.pages} pages"
 
 
 class Chat:
@@ -99,7 +82,7 @@ class Chat:
         try:
             session = await Session.create(
                 store, loaded.identity, id=id, options=options,
-                facts={"model": loaded.name, "title": title, **(facts or {})},
+                facts={"model": loaded.name, "title": title, **layout_facts(loaded), **(facts or {})},
             )  # fmt: skip
         except BaseException:
             loaded.engine.close(conversation)
@@ -122,11 +105,13 @@ class Chat:
         """The stored conversation `id`, its cache as it was.
 
         Stored pages are imported; the tokens of the unfinished page run again through the same kernels, so
-        every byte is what it was.  `progress(done, total)` follows that, in tokens.  Raises `CheckpointError`
-        if there is none, `IdentityError` naming what differs if another model made it (`recompute`: use its
-        tokens, not its KV), `StoreBusyError` while another process holds it.
+        every byte is what it was.  Pages of another layout are converted where that is exact.
+        `progress(done, total)` follows the computing, in tokens.  Raises `CheckpointError` if there is none,
+        `IdentityError` naming what differs if another model made it (`recompute`: use its tokens, not its
+        KV), `StoreBusyError` while another process holds it.
         """
-        session = await Session.open(store, id, loaded.identity, recompute=recompute, options=options)
+        begun = time.monotonic()
+        session, differs = await opened(loaded, store, id, recompute, options)
         try:
             tokens = session.transcript.tokens
             if not tokens:
@@ -137,13 +122,19 @@ class Chat:
         except BaseException:
             await session.close()
             raise
-        return await cls._restored(loaded, session, conversation, progress)
+        return await cls._restored(loaded, session, conversation, progress, differs, begun)
 
     @classmethod
     async def _restored(
-        cls, loaded: Loaded, session: Session, conversation: Conversation, progress: Progress | None = None
+        cls,
+        loaded: Loaded,
+        session: Session,
+        conversation: Conversation,
+        progress: Progress | None = None,
+        differs: str = "",
+        begun: float | None = None,
     ) -> Chat:
-        begun, engine = time.monotonic(), loaded.engine
+        engine, begun = loaded.engine, begun or time.monotonic()
         try:
             pages = CachePages(engine.cache, conversation.id, session.identity)
             plan = await session.restore(pages)
@@ -153,7 +144,7 @@ class Chat:
             for step in plan.replay:
                 compute = engine.prefill if step.mode is Mode.PREFILL else engine.replay
                 await compute(conversation, min(step.stop, last), progress)
-            _mark_pending(session, conversation)
+            mark_pending(session, conversation)
             session.attach(pages)
         except BaseException:
             try:
@@ -163,7 +154,8 @@ class Chat:
             raise
         nbytes = sum(ref.nbytes for _, ref in plan.pages)
         took = time.monotonic() - begun
-        done = Recovery(plan.report, plan.computed, len(plan.pages), nbytes, took, session.damage or "")
+        damage = session.damage or ""
+        done = Recovery(plan.report, plan.computed, len(plan.pages), nbytes, took, damage, differs)
         return cls(loaded, session, conversation, done)
 
     @property
@@ -281,18 +273,8 @@ class Chat:
         piece = self.loaded.engine.tokenizer.piece
         for made in sampled:
             assert made.position == len(self.session.transcript.tokens), made
-            state = _STATE.pack(made.state.seed, made.state.counter)
+            state = STATE.pack(made.state.seed, made.state.counter)
             ticket = self.session.token(made.token, state, piece(made.token))
             if made.finish is not None:
                 ticket = self.session.end(made.finish)
         await self.session.durable(ticket)
-
-
-def _mark_pending(session: Session, conversation: Conversation) -> None:
-    """Say which of the tokens that are not computed yet go through prefill: all up to the last given one."""
-    transcript = session.transcript
-    given = [at for at in range(conversation.cached, len(transcript.tokens)) if at not in transcript.sampled]
-    conversation.prompted = given[-1] + 1 if given else 0
-    # The last drawn token's, though a later turn's tokens were given since: a turn goes on with the stream.
-    drawn = transcript.sampled[max(transcript.sampled)].state if transcript.sampled else b""
-    conversation.state = SamplerState(*_STATE.unpack(drawn)) if drawn else None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from webkv.checkpoint import Group, Identity, MemoryStore, Session
+from webkv.checkpoint import Group, Identity, MemoryStore, Session, sessions
 from webkv.checkpoint.relayout import facts_of, open_relaid
-from webkv.errors import IdentityError
-from webkv.layout import PageLayout, kv, layout_id
+from webkv.errors import IdentityError, StoreFullError
+from webkv.layout import PageLayout, kv, layout_id, with_replicated
 
 TOKENS = 75
 HEADS, DIM, LAYERS = 2, 4, (0, 3)
@@ -124,11 +125,48 @@ async def test_a_damaged_page_is_not_converted() -> None:
     await session.close()
 
 
-async def test_another_dtype_is_computed_anew() -> None:
+async def test_another_dtype_is_refused_and_changes_nothing() -> None:
     store, layout = await stored(), kv(page_tokens=16, **{**BASE, "dtype": "f32"})
+    before = await store.items("")
+    with pytest.raises(
+        IdentityError, match="layout dtype of layer group 'full': found 'f16', expected 'f32'"
+    ):
+        await open_relaid(store, "a", identity(layout), {"full": layout})
+    assert await store.items("") == before
+
+
+async def test_a_page_with_a_tensor_that_was_not_stored_is_refused() -> None:
+    store, layout = await stored(), with_replicated(OLD, role="index_key", dim=4)
+    with pytest.raises(IdentityError, match="layout of layer group 'full'"):
+        await open_relaid(store, "a", identity(layout), {"full": layout})
+
+
+async def test_a_store_that_takes_no_copies_has_all_computed_anew() -> None:
+    class Full(MemoryStore):
+        async def commit(self, puts: Mapping[str, bytes], *rest: Any) -> None:
+            if any(key.startswith("p/") for key in puts):
+                raise StoreFullError("full")
+            await super().commit(puts, *rest)
+
+    layout, store = NEW["token major"], Full()
+    await MemoryStore.commit(store, dict(await (await stored()).items("")))
     session = await open_relaid(store, "a", identity(layout), {"full": layout})
     assert (await session.plan()).report == "replay(70)"
     await session.close()
+
+
+@pytest.mark.parametrize("kind", ["smaller pages", "both layers in one slot"])
+def test_a_declaration_takes_one_layer_where_layers_are_alike(kind: str) -> None:
+    many = kv(page_tokens=16, **{**BASE, "layers": tuple(range(100)), "layers_in_slot": 1})
+    assert len(json.dumps(facts_of({"full": many}))) < 1000
+    assert ("slot" in facts_of({"full": NEW[kind]})["layouts"]["full"]) == (kind == "smaller pages")
+
+
+async def test_lists_do_not_repeat_the_declaration() -> None:
+    store = await stored()
+    (summary,) = await sessions(store)
+    assert "layouts" not in summary.facts
+    assert [key for key, data in await store.items("") if b"slot_bytes" in data] == ["s/a/j/0000000000"]
 
 
 async def test_other_weights_are_refused() -> None:

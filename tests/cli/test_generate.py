@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from tests.models.tiny import write_tiny_llama
+from webkv.checkpoint import SqliteStore
 from webkv.checkpoint.locks import FileLock
 from webkv.cli import main
+from webkv.load import load
+from webkv.resume import Chat
 
 PROMPT = "the quick brown fox jumps over the lazy dog"
 
@@ -152,3 +156,39 @@ def test_nothing_is_kept_when_that_is_asked_for(webkv: Runner, model: Path) -> N
     assert (code, bool(out.strip())) == (0, True)
     assert err.endswith("; nothing is kept\n")
     assert not webkv.store.exists()
+
+
+def test_another_model_goes_on_from_the_tokens_only_when_asked(
+    webkv: Runner, model: Path, tmp_path: Path
+) -> None:
+    write_tiny_llama(tmp_path / "other.gguf", seed=1)
+    whole = webkv.events("generate", "--model", model, "--max-tokens", 9, "--session", "s", PROMPT)
+    resume = "resume", "s", "--model", tmp_path / "other.gguf", "--max-tokens", 12
+    code, out, err = webkv(*resume)
+    assert (code, out) == (2, "")
+    assert "checkpoint is of another weights: " in err
+    assert err.endswith("(--recompute goes on from its tokens)\n")
+    more = webkv.events(*resume, "--recompute")
+    assert (more[1]["how"], more[1]["differs"]) == ("new", "weights")
+    assert more[-1]["tokens"][: len(whole[-1]["tokens"])] == whole[-1]["tokens"]
+    assert len([event for event in more if event["event"] == "token"]) == 3
+    _, _, err = webkv("resume", "s", "--model", model, "--max-tokens", 14, "--recompute")
+    assert "its KV is computed anew, the stored KV being of another weights" in err
+
+
+def test_pages_of_another_size_are_converted_and_that_is_said(webkv: Runner, model: Path) -> None:
+    async def store_pages_of_8() -> None:
+        loaded = await load(model, page_tokens=8, context=256)
+        async with SqliteStore(webkv.store) as store:
+            chat = await Chat.begin(
+                loaded, store, prompt=PROMPT, max_tokens=20, id="s", facts={"path": str(model)}
+            )
+            async for _ in chat.generate():
+                pass
+            await chat.close()
+
+    asyncio.run(store_pages_of_8())
+    whole = webkv.events("generate", "--model", model, "--raw", "--max-tokens", 30, PROMPT)
+    _, _, err = webkv("resume", "s", "--max-tokens", 25)
+    assert "its pages were converted exactly, the stored KV being of another page_tokens" in err
+    assert webkv.events("resume", "s", "--max-tokens", 30)[-1]["tokens"] == whole[-1]["tokens"]

@@ -9,7 +9,7 @@ from typing import Any
 from webkv.checkpoint.blobs import digest_of
 from webkv.checkpoint.journal import walk
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
-from webkv.checkpoint.record import Kind, pack_json, seal, seed_of, unpack_json, unseal
+from webkv.checkpoint.record import LAYOUTS, Kind, pack_json, seal, seed_of, unpack_json, unseal
 from webkv.checkpoint.refs import PageId, page_refs, release, sweep
 from webkv.checkpoint.stores import Store, items
 from webkv.errors import DamageError, StoreBusyError
@@ -32,9 +32,10 @@ class Summary:
     def puts(self) -> dict[str, bytes]:
         """The store's entry for it."""
         key = f"m/{self.id}"
+        facts = {name: value for name, value in self.facts.items() if name != LAYOUTS}
         data = {
             "created": self.created, "used": self.used, "tokens": self.tokens, "end": self.end,
-            "prompt_tokens": self.prompt_tokens, "page_bytes": self.page_bytes, "facts": dict(self.facts),
+            "prompt_tokens": self.prompt_tokens, "page_bytes": self.page_bytes, "facts": facts,
         }  # fmt: skip
         return {key: seal(Kind.SUMMARY, 0, pack_json(data), seed_of(key))}
 

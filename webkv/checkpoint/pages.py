@@ -126,9 +126,8 @@ class PageWriter:
             self._start()
 
     async def add(self, pages: Sequence[FullPage]) -> None:
-        """Store pages that were made elsewhere, those that a resume needs.  Raises `StoreError`."""
-        needed = self._needed()
-        self.refs |= await self._blobs.commit([full for full in pages if full.page in needed])
+        """Store pages that were made elsewhere.  Raises `StoreError`."""
+        self.refs |= await self._blobs.commit(pages)
 
     def condemn(self, digests: Iterable[bytes]) -> None:
         """Stored bytes that failed their digest: do not refer to them, delete them, write them anew."""

@@ -35,6 +35,10 @@ _RUN = struct.Struct("<BI")
 _WORD = struct.Struct("<I")
 
 
+LAYOUTS = "layouts"
+"""The fact of a header that declares its pages' layouts (`relayout.facts_of`); lists leave it out."""
+
+
 class Kind(IntEnum):
     """What a frame holds; 1 to 15 are journal rows."""
 
@@ -63,7 +67,7 @@ class Header:
 
     identity: Identity
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Free JSON: when it was made, the model's name, the parent of a branch, ..."""
+    """Free JSON: when it was made, the model's name, the parent of a branch, how pages read, ..."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from webkv.checkpoint import MemoryStore, Options, SqliteStore, Status, Store, walk
 from webkv.cli.console import Steps, emit, human_size, human_time, note, show
 from webkv.cli.sessions import existing_store, require_session
-from webkv.errors import PromptError
+from webkv.errors import CheckpointError, IdentityError, PromptError
 from webkv.load import Loaded, load
 from webkv.models.locate import locate
 from webkv.resume import Chat
@@ -65,13 +65,19 @@ async def _resume(arguments: Namespace, store: Store) -> int:
             page_dtype=facts.get("page_dtype", "f16"), context=facts.get("context"), progress=steps.step,
         )  # fmt: skip
         _ready(arguments)
-        chat = await Chat.resume(
-            loaded,
-            store,
-            arguments.id,
-            options=_options(arguments),
-            progress=steps.step("computing again", "tokens"),
-        )
+        try:
+            chat = await Chat.resume(
+                loaded,
+                store,
+                arguments.id,
+                recompute=arguments.recompute,
+                options=_options(arguments),
+                progress=steps.step("computing again", "tokens"),
+            )
+        except IdentityError as error:
+            if arguments.recompute:
+                raise
+            raise CheckpointError(f"{error} (--recompute goes on from its tokens)") from error
         if arguments.say is not None:
             await _say(arguments, chat)
         return await _stream(arguments, chat, steps, arguments.max_tokens)
@@ -177,7 +183,7 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
         emit(
             "start", session=chat.id, how=recovery.how, recovered_tokens=recovery.tokens,
             recovered_pages=recovery.pages, recovered_bytes=recovery.nbytes, recovery_s=recovery.seconds,
-            prompt_tokens=transcript.prompt_tokens, damage=recovery.damage,
+            prompt_tokens=transcript.prompt_tokens, damage=recovery.damage, differs=recovery.differs,
         )  # fmt: skip
         return
     if recovery.tokens:
@@ -185,6 +191,8 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
             f"resumed {recovery.tokens} tokens, {recovery.pages} pages ({human_size(recovery.nbytes)}) "
             f"by {recovery.how} in {human_time(recovery.seconds)}"
         )
+    if recovery.note:
+        note(f"its pages were {recovery.note}" if recovery.pages else f"its KV is {recovery.note}")
     if recovery.damage:
         note(f"damage was left out: {recovery.damage}", style="yellow")
     show(chat.loaded.engine.tokenizer.decode(t for t in chat.answer if t not in chat.loaded.config.stop_ids))

@@ -148,6 +148,11 @@ def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     resume.add_argument(
         "--max-tokens", type=_count, metavar="N", help="most tokens of the answer (default: as before)"
     )
+    resume.add_argument(
+        "--recompute",
+        action="store_true",
+        help="go on with the session's tokens though its KV is of another model or layout",
+    )
     _add_model(resume, "the session's")
     inspect = command("inspect", "sessions:inspect", "Show what a session holds.")
     inspect.add_argument("id", help="session id")
