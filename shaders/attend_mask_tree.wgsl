@@ -25,16 +25,16 @@ fn all_end(end: i32, length: i32) -> i32 {
     return length;
 }
 
-fn sees_node(row: u32, key: i32) -> bool {
-    if (nodes <= 0 || key < tree_key) {
-        return true;
-    }
-    let at = tree_at + 2 * (key - tree_key);
-    return tree[at] <= mine[row] && mine[row] < tree[at + 1];
-}
-
+// One branch for four keys: this is inlined often, and each costs a software adapter's compiler much.
 fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     let range = (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
-    let low = vec2<bool>(sees_node(row, key.x), sees_node(row, key.y));
-    return range & vec4<bool>(low, sees_node(row, key.z), sees_node(row, key.w));
+    let node = key - vec4<i32>(tree_key);
+    if (all(node < vec4<i32>())) {
+        return range;
+    }
+    let at = vec4<i32>(tree_at) + 2 * max(node, vec4<i32>());
+    let first = vec4<i32>(tree[at.x], tree[at.y], tree[at.z], tree[at.w]);
+    let end = vec4<i32>(tree[at.x + 1], tree[at.y + 1], tree[at.z + 1], tree[at.w + 1]);
+    let r = vec4<i32>(mine[row]);
+    return range & ((node < vec4<i32>()) | ((first <= r) & (r < end)));
 }

@@ -25,6 +25,9 @@ FLAGS = (
     # A software adapter, the same on every machine.
     "--enable-unsafe-webgpu",
     "--use-webgpu-adapter=swiftshader",
+    # Zero workgroup memory by a loop: SwiftShader makes a store per element of the extension's constant, and
+    # attention takes three times as long to compile.
+    "--disable-dawn-features=use_vulkan_zero_initialize_workgroup_memory_extension",
     # Compiling for a software adapter may take longer than the watchdog gives a GPU process.
     "--disable-gpu-watchdog",
     # Without both, the second crash of the GPU process leaves the browser without WebGPU.
