@@ -56,6 +56,18 @@ async def test_runs_of_different_lengths() -> None:
     np.testing.assert_array_equal(made, reference.convert_runs(src, dst, runs, "f32_to_f16"))
 
 
+async def test_int8_scales_are_quotients_rounded_to_nearest_at_every_magnitude() -> None:
+    rng = np.random.default_rng(4)
+    rows = np.ldexp(rng.random((500, 16)), rng.integers(-130, 128, (500, 1))).astype(np.float32)
+    rows[:4] = np.array([[0], [2.0**-120], [2.0**-119], [127]])
+    src = rows.ravel().view(np.uint32)
+    dst = np.full(len(words(rows, "int8")), NAN_WORD, np.uint32)
+    at = np.arange(len(rows))
+    runs = np.stack([16 * at, 16 * at, np.full(len(rows), 16), len(dst) - len(rows) + at], axis=1)
+    made = await converted(src, dst, runs.astype(np.uint32), "f32_to_int8")
+    np.testing.assert_array_equal(made, words(rows, "int8"))
+
+
 async def test_every_f16_becomes_the_f32_of_the_same_value_and_comes_back() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     halves = halves[np.isfinite(halves)]

@@ -56,11 +56,15 @@ def _write(
 
 
 def quantize(values: Floats) -> tuple[Floats, Floats]:
-    """int8 levels (as floats) of the last axis and its scale, absmax / 127; halves go to even."""
-    absmax = np.abs(values).max(axis=-1, keepdims=True)
+    """int8 levels (as floats) of the last axis and its scale, absmax / 127; halves go to even.
+
+    A row of less than 2^-119 becomes zeros: its scale would be subnormal, which a device may flush.
+    """
+    absmax = np.abs(values).max(axis=-1, keepdims=True).astype(np.float32)
+    absmax = np.where(absmax < np.float32(2.0**-119), np.float32(0), absmax)
     with np.errstate(divide="ignore"):
         inverse = np.where(absmax > 0, np.float32(127) / absmax, np.float32(0))
-    return np.rint(values * inverse).astype(np.float32), (absmax / np.float32(127)).astype(np.float32)
+    return np.rint(values * inverse).astype(np.float32), absmax / np.float32(127)
 
 
 def get_kv(pages: Words, positions: Ints, shape: AttentionShape) -> tuple[Floats, Floats]:
