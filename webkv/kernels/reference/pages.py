@@ -64,7 +64,7 @@ def quantize(values: Floats) -> tuple[Floats, Floats]:
     absmax = np.where(absmax < np.float32(2.0**-119), np.float32(0), absmax)
     with np.errstate(divide="ignore"):
         inverse = np.where(absmax > 0, np.float32(127) / absmax, np.float32(0))
-    return np.rint(values * inverse).astype(np.float32), absmax / np.float32(127)
+    return np.rint(values * inverse).astype(np.float32), (absmax / np.float32(127)).astype(np.float32)
 
 
 def get_kv(pages: Words, positions: Ints, shape: AttentionShape) -> tuple[Floats, Floats]:
