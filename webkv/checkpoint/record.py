@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from webkv.checkpoint.identity import Identity
+from webkv.checkpoint.nesting import parse_json
 from webkv.errors import DamageError
 
 VERSION = 1
@@ -234,10 +235,7 @@ def pack_json(data: Mapping[str, Any]) -> bytes:
 
 def unpack_json(data: bytes) -> dict[str, Any]:
     """A JSON object.  Raises `ValueError` for anything else, however deep or odd it is."""
-    try:
-        value = json.loads(data)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+    value = parse_json(data)
     if not isinstance(value, dict):
         raise ValueError(f"found a JSON {type(value).__name__}, expected an object")
     return value

@@ -13,6 +13,7 @@ from typing import Any
 
 from webkv.cache import PagedKVCache
 from webkv.cache.config import LayerGroup
+from webkv.checkpoint.nesting import parse_json
 from webkv.errors import CheckpointError, DamageError, IdentityError
 from webkv.layout.formats import Format, declare
 from webkv.layout.identity import TVM_DTYPES, TVM_PAGE_GROUP_LAYOUT, tvm_layout_hash
@@ -179,8 +180,8 @@ def check(cache: PagedKVCache, found: Mapping[str, Any]) -> int:
 def parse(text: str) -> dict[str, Any]:
     """The JSON object of metadata; `DamageError` for anything else."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text.encode())
+    except ValueError as error:
         raise DamageError(f"metadata is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise DamageError(f"metadata is a JSON {type(found).__name__}, expected an object")
