@@ -339,6 +339,16 @@ async def test_a_store_that_is_no_database_degrades_the_session(llama: Path, tmp
     await store.close()
 
 
+async def test_changed_pages_are_computed_again_and_told(llama: Path) -> None:
+    loaded, store = await tiny(llama), MemoryStore()
+    whole = await finished(await Chat.begin(loaded, store, prompt=PROMPT, max_tokens=5, id="s"))
+    pages = await store.items("p/")
+    await store.commit({key: data[:9] + bytes([data[9] ^ 1]) + data[10:] for key, data in pages})
+    chat = await Chat.resume(loaded, store, "s")
+    assert chat.recovery.damage == "2 stored pages missing or changed"
+    assert await finished(chat) == whole
+
+
 async def test_what_is_computed_again_is_followed(llama: Path) -> None:
     loaded, store = await tiny(llama, chunk=16), MemoryStore()
     whole = await finished(await Chat.begin(loaded, store, prompt=PROMPT, max_tokens=5, id="s"))
@@ -350,6 +360,38 @@ async def test_what_is_computed_again_is_followed(llama: Path) -> None:
     assert told[:2] == [(16, last - 4), (32, last - 4)]
     assert told[-1] == (last, last)
     assert await finished(chat) == whole
+
+
+async def test_a_full_page_whose_last_token_is_not_computed_yet_is_not_stored(llama: Path) -> None:
+    """Killed between a prompt that fills its last page and the first token, before any page was stored."""
+    loaded, store = await tiny(llama), MemoryStore()
+    prompt = "x" * 48
+    chat = await Chat.begin(loaded, store, prompt=prompt, max_tokens=40, id="s")
+    await loaded.engine.prefill(chat.conversation, 48)
+    await chat.session.durable(chat.session.computed(48))
+    killed = MemoryStore()
+    await killed.commit({key: value for key, value in await store.items("") if key.startswith(("s/", "m/"))})
+    whole = await finished(chat)
+    again = await Chat.resume(loaded, killed, "s")
+    assert again.conversation.cached == 47
+    await again.close()
+    right = set(whole[1].values())
+    assert {key.removeprefix("p/") for key in await killed.keys("p/")} <= right
+    assert await finished(await Chat.resume(loaded, killed, "s")) == whole
+
+
+async def test_a_branch_shares_its_pages_on_the_gpu(llama: Path) -> None:
+    loaded, store = await tiny(llama), MemoryStore()
+    pool = loaded.engine.cache.manager.pools[0]
+    chat = await Chat.begin(loaded, store, prompt=PROMPT, max_tokens=30)
+    await ids(chat.generate())
+    before = pool.available
+    branch = await chat.branch(len(chat.conversation.tokens))
+    assert (branch.recovery.how, branch.recovery.nbytes) == ("fork", 0)
+    assert before - pool.available == 1  # the page being filled is its own
+    await chat.close()
+    whole = await finished(branch)
+    assert whole == await finished(await Chat.resume(loaded, store, branch.id))
 
 
 async def test_branches_share_and_part(llama: Path) -> None:

@@ -20,6 +20,7 @@ STATE = struct.Struct("<QQ")  # a token row's sampler state: seed, counter
 class Recovery:
     """What a resume did.  `how` is `kv`, `kv+replay(n)`, `replay(n)` or `new`; see `checkpoint.Plan`.
 
+    A branch whose pages are shared on the GPU is a `fork`.
     `differs` is the field of the identity in which the stored KV was another: its pages were converted if
     that is exact (`pages` is more than 0 then), else nothing of it was used.
     """

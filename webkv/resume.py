@@ -23,7 +23,7 @@ from webkv.checkpoint import Mode, Options, Session, Status, Store
 from webkv.checkpoint.digests import page_digests
 from webkv.checkpoint.transfer import CachePages
 from webkv.conversation import Conversation, Progress, Sampled, TokenEvent
-from webkv.errors import CheckpointError, PromptError
+from webkv.errors import CacheError, CheckpointError, PromptError
 from webkv.load import Loaded
 from webkv.recovery import STATE, Recovery, layout_facts, mark_pending, opened
 from webkv.sampling import SamplingParams
@@ -145,7 +145,7 @@ class Chat:
                 compute = engine.prefill if step.mode is Mode.PREFILL else engine.replay
                 await compute(conversation, min(step.stop, last), progress)
             mark_pending(session, conversation)
-            session.attach(pages)
+            session.attach(pages, conversation.cached)
         except BaseException:
             try:
                 await session.close()
@@ -154,7 +154,7 @@ class Chat:
             raise
         nbytes = sum(ref.nbytes for _, ref in plan.pages)
         took = time.monotonic() - begun
-        damage = session.damage or ""
+        damage = session.damage or session.page_damage
         done = Recovery(plan.report, plan.computed, len(plan.pages), nbytes, took, damage, differs)
         return cls(loaded, session, conversation, done)
 
@@ -227,19 +227,36 @@ class Chat:
         await self.session.durable(self.session.prompt(turn.tokens))
 
     async def branch(self, position: int, *, id: str | None = None) -> Chat:
-        """A new stored conversation with this one's first `position` tokens; pages are shared."""
-        engine = self.loaded.engine
+        """A new stored conversation with this one's first `position` tokens.
+
+        Pages are shared on the GPU and in the store.  Where a window has left behind what the position needs,
+        stored pages are imported, and the rest is computed again.
+        """
+        begun, engine = time.monotonic(), self.loaded.engine
         await engine.settle(self.conversation)
         tokens = self.conversation.tokens
         if not 0 < position <= len(tokens):
             raise CheckpointError(f"branch position is {position}, expected 1 to {len(tokens)}")
-        conversation = engine.open(tokens[:position])
+        try:
+            # As in a resume, the last token is left to `generate`.
+            conversation = engine.fork(self.conversation, position - 1)
+            conversation.tokens.append(tokens[position - 1])
+        except CacheError:
+            conversation = engine.open(tokens[:position])
         try:
             session = await self.session.branch(position, id=id)
         except BaseException:
             engine.close(conversation)
             raise
-        return await self._restored(self.loaded, session, conversation)
+        if not conversation.cached:
+            return await self._restored(self.loaded, session, conversation)
+        mark_pending(session, conversation)
+        for holder in (self.conversation, conversation):  # this one also holds the last token
+            pages = CachePages(engine.cache, holder.id, session.identity)
+            session.attach(pages, min(holder.cached, position))
+        took = time.monotonic() - begun
+        done = Recovery("fork", conversation.cached, pages.full(conversation.cached), 0, took)
+        return Chat(self.loaded, session, conversation, done)
 
     async def page_digests(self) -> dict[str, str]:
         """SHA-256 of every page held, by `group/block`; slots without a token count as zeros."""

@@ -72,6 +72,7 @@ class PageWriter:
         self._blobs = Blobs(store, session, identity, cap, make_room)
         self._changed = changed
         self._modes = b""
+        self._held = 0
         self._lost: set[PageId] = set()
         self._exports: list[_Export] = []
         self._active: dict[PageId, _Export] = {}
@@ -89,10 +90,14 @@ class PageWriter:
         """Bytes of keys and values given to the store."""
         return self._blobs.bytes_written
 
-    def want(self, tokens: Sequence[int], modes: bytes) -> None:
-        """The KV of tokens exists as far as `modes` go: store the full pages that a resume needs."""
+    def want(self, tokens: Sequence[int], modes: bytes, held: int | None = None) -> None:
+        """The KV of tokens exists as far as `modes` go: store the full pages that a resume needs.
+
+        `held`: the source has so many of these tokens (None: all); a page of the others is not full there.
+        """
         self.chains.extend(tokens)
         self._modes = modes
+        self._held = len(modes) if held is None else held
         if self.error is None:
             self._export_missing()
             self._drop_unneeded()
@@ -180,6 +185,8 @@ class PageWriter:
         room = MOST_IN_FLIGHT - self._in_flight
         for page in self._needed():
             if page in self.refs or page in self._lost or page in self._active:
+                continue
+            if (page[1] + 1) * self.identity.page_tokens > self._held:
                 continue
             room -= self.identity.group(page[0]).page_bytes
             if room < 0 and (found or self._active):

@@ -178,10 +178,10 @@ class Session:
 
     # Durability.
 
-    def attach(self, source: PageSource) -> None:
-        """Take full pages from `source` from now on; what is missing so far is exported at once."""
+    def attach(self, source: PageSource, held: int | None = None) -> None:
+        """Export full pages from `source` from now on; `held`: it has so many of the tokens (None: all)."""
         self._pages.source = source
-        self._pages.want(self.transcript.tokens, bytes(self.transcript.modes))
+        self._pages.want(self.transcript.tokens, bytes(self.transcript.modes), held)
 
     async def durable(self, ticket: int) -> None:
         """Wait until the row of `ticket` may be relied on (or the store is degraded), and for page room."""
@@ -222,6 +222,12 @@ class Session:
     def stored(self) -> Set[PageId]:
         """The pages, as (layer group, block), that the store holds."""
         return self._pages.refs.keys()
+
+    @property
+    def page_damage(self) -> str:
+        """What `restore` found wrong with stored pages, in words; empty if nothing."""
+        count = len(self._bad)
+        return f"{count} stored page{'s' * (count > 1)} missing or changed" if count else ""
 
     @property
     def bytes_written(self) -> tuple[int, int]:

@@ -124,6 +124,12 @@ class CachePages:
         results = {at: _Exported(read, place) for place, at in enumerate(pieces)}
         return [results.get(at) for at in range(len(pages))]
 
+    def full(self, tokens: int) -> int:
+        """How many full pages of the first `tokens` tokens are held, in all groups."""
+        blocks = tokens // self.identity.page_tokens
+        held = [self.cache.sequence_pages(self.seq, group.name) for group in self.identity.groups]
+        return sum(min(blocks - first, len(ids)) for first, ids in held)
+
     def reserve(self, tokens: int) -> None:
         """See `PageTarget`."""
         assert not self._places, "reserved twice"
