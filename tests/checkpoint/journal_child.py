@@ -20,8 +20,8 @@ class Printed(dict[int, int]):
         print(self.id, position, token, flush=True)
 
 
-async def main(path: str) -> None:
-    async with SqliteStore(path) as store:
+async def main(path: str, large: str) -> None:
+    async with SqliteStore(path, large=int(large)) as store:
         script = Script(store, identity(None, 5), Options())
         script.shown = {id: Printed(id) for id in "ab"}
         await script.run()
@@ -29,4 +29,4 @@ async def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.faults import Script
-from tests.checkpoint.toy import identity
+from tests.checkpoint.toy import PAGE, SLOT, identity
 from webkv.checkpoint import MemoryStore, Options, SqliteStore, verify, walk
+from webkv.checkpoint.sqlite import LARGE
 from webkv.errors import CheckpointError
 
 pytest.importorskip("sqlite3", reason="SQLite files are native")
@@ -25,8 +26,8 @@ async def expected() -> dict[str, list[int]]:
     return {id: list(engine.tokens) for id, engine in engines.items()}
 
 
-def start(path: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.checkpoint.journal_child", str(path)]
+def start(path: Path, large: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.checkpoint.journal_child", str(path), str(large)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
 
 
@@ -50,11 +51,12 @@ async def test_no_shown_token_is_lost_by_a_kill(tmp_path: Path) -> None:
     kills = run = 0
     while kills < KILLS:
         path = tmp_path / f"{run}.db"
+        large = (LARGE, PAGE * SLOT)[run % 2]  # every other store keeps pages as files
         run += 1
         shown: dict[tuple[str, int], int] = {}
         killed = True
         while killed and kills < KILLS:
-            process = start(path)
+            process = start(path, large)
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(random_.randrange(4))]
             time.sleep(random_.random() * 0.002)
@@ -66,14 +68,18 @@ async def test_no_shown_token_is_lost_by_a_kill(tmp_path: Path) -> None:
                 shown[id, int(at)] = int(token)
             there = await sampled(path)
             assert {key: there.get(key) for key in shown} == shown
-        await finish(path, results)
+        await finish(path, large, results)
 
 
-async def finish(path: Path, results: dict[str, list[int]]) -> None:
-    async with SqliteStore(path) as store:
+async def finish(path: Path, large: int, results: dict[str, list[int]]) -> None:
+    async with SqliteStore(path, large=large) as store:
         script = Script(store, MODEL, Options())
         engines = await script.run()
         assert {id: engine.tokens for id, engine in engines.items()} == results
         assert await script.close() == ["durable", "durable"]
         for id in "ab":
             assert (await verify(store, id)).problems == ()
+        await store.compact()
+        if large < LARGE:
+            named = sum(len(value) >= large for _, value in await store.items(""))
+            assert len(list(store.files.folder.iterdir())) == named

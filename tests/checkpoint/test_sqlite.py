@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from webkv.checkpoint.sqlite import SqliteStore
-from webkv.errors import StoreBusyError, StoreError
+from webkv.checkpoint.sqlite import LARGE, SqliteStore
+from webkv.errors import StoreBusyError, StoreError, StoreFullError
 
 sqlite3 = pytest.importorskip("sqlite3", reason="SQLite files are native")
 
@@ -55,9 +55,10 @@ async def test_another_process_holds_the_lock_until_it_is_killed(tmp_path: Path)
 async def test_the_file_is_private_and_its_folder_made(tmp_path: Path) -> None:
     path = tmp_path / "new" / "sessions.db"
     async with SqliteStore(path) as store:
-        await store.commit({"a": b"1"})
-        modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in path.parent.iterdir()}
-    assert set(modes.values()) == {0o600}, modes
+        await store.commit({"a": b"1", "b": bytes(LARGE)})
+        modes = {stat.S_IMODE(p.stat().st_mode) for p in path.parent.rglob("*") if not p.is_dir()}
+        assert stat.S_IMODE(store.files.folder.stat().st_mode) == 0o700
+    assert modes == {0o600}
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
@@ -159,3 +160,79 @@ async def test_compact_gives_room_back(tmp_path: Path) -> None:
         await store.commit({}, ["a"])
         await store.compact()
         assert path.stat().st_size < 100_000
+
+
+async def test_large_values_that_are_replaced_or_deleted_leave_no_file(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "sessions.db", large=10) as store:
+        await store.commit({"a": bytes(10), "b": bytes(11), "c": b"small"})
+        await store.commit({"a": b"small now", "c": bytes(12)}, ["b"])
+        assert [file.stat().st_size for file in store.files.folder.iterdir()] == [12]
+        assert await store.items("") == [("a", b"small now"), ("c", bytes(12))]
+        await store.commit({}, ["a", "c"])
+        assert list(store.files.folder.iterdir()) == []
+
+
+async def test_a_file_that_no_commit_names_is_removed_in_time(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path, large=10) as store:
+        await store.commit({"a": bytes(10)})
+        (store.files.folder / "left").write_bytes(b"by a killed process")
+    async with SqliteStore(path, large=10) as store:
+        await store.commit({"b": bytes(10)})
+        assert len(list(store.files.folder.iterdir())) == 2
+        (store.files.folder / "left").write_bytes(b"by another")
+        await store.compact()
+        assert await store.keys("") == ["a", "b"]
+        assert len(list(store.files.folder.iterdir())) == 2
+
+
+async def test_a_commit_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "sessions.db", large=10, quota=60_000) as store:
+        await store.commit({"a": bytes(10_000)})
+        before = list(store.files.folder.iterdir())
+        with pytest.raises(StoreFullError):
+            await store.commit({"b": bytes(80_000), "a": bytes(20_000)})
+        assert list(store.files.folder.iterdir()) == before
+        assert await store.get("a") == bytes(10_000)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+async def test_a_value_whose_file_is_not_whole_reads_as_missing(damage: str, tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "sessions.db", large=10) as store:
+        await store.commit({"a": bytes(10), "b": b"x"})
+        (file,) = store.files.folder.iterdir()
+        file.unlink() if damage == "gone" else file.write_bytes(bytes(9))
+        assert await store.get("a") is None
+        assert await store.items("") == [("b", b"x")]
+        await store.commit({"a": bytes(10)})
+        assert await store.get("a") == bytes(10)
+
+
+async def test_a_page_is_written_to_the_disk_once(tmp_path: Path) -> None:
+    if not Path("/proc/self/io").exists():
+        pytest.skip("needs a system that counts what is written")
+
+    def written() -> int:
+        return int(Path("/proc/self/io").read_text().split("wchar: ")[1].split()[0])
+
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        await store.commit({"first": b""})
+        before = written()
+        for at in range(20):
+            await store.commit({f"p/{at}": os.urandom(368_640)}, durability="relaxed")
+        await store.compact()
+        assert written() - before < 1.02 * 20 * 368_640
+
+
+async def test_a_store_made_without_files_gets_them(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE entries (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)")
+    db.execute("INSERT INTO entries VALUES ('a', x'31')")
+    db.execute(f"PRAGMA application_id = {0x776B7631}")
+    db.execute("PRAGMA user_version = 1")
+    db.commit()
+    db.close()
+    async with SqliteStore(path) as store:
+        await store.commit({"b": bytes(LARGE)})
+        assert await store.items("") == [("a", b"1"), ("b", bytes(LARGE))]

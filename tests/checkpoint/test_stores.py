@@ -16,9 +16,10 @@ from webkv.errors import StoreBusyError, StoreFullError
 IN_PAGE = sys.platform == "emscripten"
 SQLITE = pytest.param("sqlite", marks=pytest.mark.skipif(IN_PAGE, reason="SQLite files are native"))
 INDEXEDDB = pytest.param("indexeddb", marks=pytest.mark.skipif(not IN_PAGE, reason="runs in a page"))
-KINDS = ["memory", SQLITE, INDEXEDDB]
+FILES = pytest.param("sqlite with files", marks=pytest.mark.skipif(IN_PAGE, reason="SQLite files are native"))
+KINDS = ["memory", SQLITE, FILES, INDEXEDDB]
 # A browser's quota cannot be set from inside the page.
-WITH_QUOTA = ["memory", SQLITE]
+WITH_QUOTA = ["memory", SQLITE, FILES]
 
 
 @asynccontextmanager
@@ -32,7 +33,8 @@ async def opened(kind: str, folder: Path, quota: int | None = None) -> AsyncIter
         async with IndexedDBStore(str(folder)) as in_page:
             yield in_page
         return
-    async with SqliteStore(folder / "sessions.db", quota) as store:
+    large = 1 if kind == "sqlite with files" else 1 << 30
+    async with SqliteStore(folder / "sessions.db", quota, large) as store:
         yield store
 
 

@@ -21,7 +21,7 @@ from webkv.checkpoint.journal import first_seed, follow, require_id, row_key, se
 from webkv.checkpoint.prefix import Chains, blob_key, variants
 from webkv.checkpoint.record import DIGEST_BYTES, Header, Row
 from webkv.checkpoint.refs import page_refs
-from webkv.checkpoint.stores import Store, items
+from webkv.checkpoint.stores import Store, items, session_lock
 from webkv.checkpoint.transcript import Transcript
 from webkv.errors import CheckpointError, DamageError, StoreError
 
@@ -85,7 +85,7 @@ async def import_session(store: Store, path: Path, session: str | None = None) -
     theirs = facts["session"]
     name = session or theirs
     require_id(name)
-    async with store.lock(f"s/{name}"):
+    async with session_lock(store, name):
         if await store.keys(row_key(name, 0)):
             raise CheckpointError(f"session {name!r} exists")
         transcript, rows = _rows(theirs, tensors.pop("journal"))

@@ -11,7 +11,7 @@ from webkv.checkpoint.journal import walk
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
 from webkv.checkpoint.record import LAYOUTS, Kind, pack_json, seal, seed_of, unpack_json, unseal
 from webkv.checkpoint.refs import PageId, page_refs, release, sweep
-from webkv.checkpoint.stores import Store, items
+from webkv.checkpoint.stores import Store, items, session_lock
 from webkv.errors import DamageError, StoreBusyError
 
 
@@ -62,7 +62,7 @@ async def delete(store: Store, session: str) -> None:
 
     Raises `StoreBusyError` while it is in use.
     """
-    async with store.lock(f"s/{session}"):
+    async with session_lock(store, session):
         refs, _ = await page_refs(store, session)
         gone = await release(store, session, refs)
         rows = await store.keys(f"s/{session}/")
@@ -83,7 +83,7 @@ async def evict(store: Store, nbytes: int, keep: str = "") -> int:
         if summary.id == keep:
             continue
         try:
-            async with store.lock(f"s/{summary.id}"):
+            async with session_lock(store, summary.id):
                 freed += await _evict(store, summary.id, nbytes - freed)
         except StoreBusyError:
             continue

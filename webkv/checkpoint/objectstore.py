@@ -109,7 +109,8 @@ class ObjectStore:
         for key in puts:
             name = "/".join(key.split("/", 2)[:2])
             if self._leases.get(name, math.inf) < time.time():
-                raise StoreBusyError(f"the lock of {name} was lost: another process may have taken over")
+                what = f"session {name.removeprefix('s/')!r}"
+                raise StoreBusyError(f"the lock of {what} was lost: another process may have taken over")
 
     def _notice_overtaking(self, theirs: Mapping[str, Value], ours: Mapping[str, Value]) -> None:
         """End the lease of a session that others have written to.  Equal values are our own lost answers."""

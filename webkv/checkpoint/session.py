@@ -103,7 +103,7 @@ class Session:
         """
         require_id(id)
         async with AsyncExitStack() as held:
-            await hold(held, store, f"s/{id}")
+            await hold(held, store, id)
             walked = await walk(PatientStore(store, (options or Options()).patience), id)
             theirs = walked.transcript.identity
             assert theirs is not None
@@ -120,7 +120,7 @@ class Session:
         return made
 
     async def _hold(self) -> None:
-        await hold(self._held, self.store, f"s/{self.id}")
+        await hold(self._held, self.store, self.id)
 
     # What happens, in order.  Each returns a ticket for `durable`.
 

@@ -1,35 +1,36 @@
-"""A store in one SQLite file: the native default.
+"""A store in one SQLite file, with a file beside it for each large value: the native default.
 
 SQLite runs in a worker thread of its own, so a commit's `fsync` never holds up the token loop.  The file is
 in write-ahead-log mode: `strict` is `synchronous=FULL` (one `fsync` per commit), `relaxed` is `NORMAL` (a
-killed process loses nothing, a power cut may lose the last commits, never their order).
+killed process loses nothing, a power cut may lose the last commits, never their order, and the bytes of
+their large values, which read as missing or fail their digest).
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from webkv.checkpoint.locks import FileLock
+from webkv.checkpoint.sqlitefile import open_file, pragma
 from webkv.checkpoint.stores import DURABILITIES, Durability, default_path, payload_bytes
+from webkv.checkpoint.valuefiles import ValueFiles
 from webkv.errors import StoreBusyError, StoreError, StoreFullError
 
 if TYPE_CHECKING:
     import sqlite3
 
-FORMAT = 1
-_APPLICATION = 0x776B7631  # "wkv1": tells our file from any other SQLite file
-_BUSY_SECONDS = 10.0
+LARGE = 64 << 10
 _LAST_KEY = "\U0010ffff"
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)
-"""
+_TABLES = ("entries", "files")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 T = TypeVar("T")
 
@@ -37,14 +38,22 @@ T = TypeVar("T")
 class SqliteStore:
     """A `Store` in the SQLite file `path` (None: `default_path()`), made on first use with mode 0600.
 
-    `quota` bounds the file, in bytes.  Several processes may use one file.  Call `close()` when done, or use
-    it as an async context manager.
+    Values of `large` bytes or more are files in the folder `<path>.values`.  `quota` bounds all of it, in
+    bytes.  Several processes may use one file.  What cannot be written can still be read.  Call `close()`
+    when done, or use it as an async context manager.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, quota: int | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, quota: int | None = None, large: int = LARGE
+    ) -> None:
         self.path = default_path() if path is None else Path(path)
         self.quota = quota
+        self.large = large
+        self.files = ValueFiles(self.path.with_name(self.path.name + ".values"))
         self._db: sqlite3.Connection | None = None
+        self._writable = True
+        self._swept = False
+        self._held = ExitStack()
         self._synchronous = ""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="webkv-store")
 
@@ -63,13 +72,11 @@ class SqliteStore:
         return await self._run(self._get, key)
 
     async def keys(self, prefix: str) -> list[str]:
-        query = "SELECT key FROM entries WHERE key >= ? AND key < ? ORDER BY key"
-        return [row[0] for row in await self._run(self._select, query, prefix, prefix + _LAST_KEY)]
+        return await self._run(self._keys, prefix)
 
     async def items(self, prefix: str) -> list[tuple[str, bytes]]:
         """All `(key, value)` under `prefix`, sorted by key."""
-        query = "SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key"
-        return await self._run(self._select, query, prefix, prefix + _LAST_KEY)
+        return await self._run(self._items, prefix)
 
     async def commit(
         self, puts: Mapping[str, bytes], deletes: Iterable[str] = (), durability: Durability = "strict"
@@ -111,7 +118,16 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise self._translate(error) from error
 
-    def _translate(self, error: sqlite3.Error, needed: int | None = None) -> StoreError:
+    def _named_error(self, error: Exception, needed: int) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+        if not isinstance(error, OSError):
+            return self._translate(error, needed)
+        if error.errno in _NO_ROOM:
+            return StoreFullError(f"no room in {self.files.folder}: {error.strerror}", needed)
+        return StoreError(f"cannot write to {self.files.folder}: {error.strerror}")
+
+    def _translate(self, error: Exception, needed: int | None = None) -> StoreError:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name.startswith("SQLITE_FULL"):
             return StoreFullError(f"no room in {self.path}: {error}", needed)
@@ -124,89 +140,123 @@ class SqliteStore:
         return StoreError(f"{self.path}: {error}")
 
     def _open(self) -> sqlite3.Connection:
-        if self._db is not None:
-            return self._db
-        import sqlite3
-
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-        except OSError as error:
-            raise StoreError(f"cannot open {self.path}: {error.strerror}") from error
-        db = sqlite3.connect(self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(db)
-        except BaseException:
-            db.close()
-            raise
-        self._db = db
-        return db
-
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        application = _pragma(db, "application_id")
-        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if application != _APPLICATION and (application or tables):
-            raise StoreError(f"{self.path} is a SQLite file of another program")
-        version = _pragma(db, "user_version")
-        if version not in (0, FORMAT):
-            raise StoreError(f"{self.path} has format {version}, this program reads {FORMAT}")
-        if not tables:
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only before the first table
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA journal_size_limit = 16777216")
-        if not tables:
-            db.execute("BEGIN IMMEDIATE")
-            db.execute(_SCHEMA)
-            db.execute(f"PRAGMA application_id = {_APPLICATION}")
-            db.execute(f"PRAGMA user_version = {FORMAT}")
-            db.execute("COMMIT")
-        if self.quota is not None:
-            db.execute(f"PRAGMA max_page_count = {max(1, self.quota // _pragma(db, 'page_size'))}")
-        self._synchronous = ""
+        if self._db is None:
+            self._db, self._writable = open_file(self.path, self._held)
+            self._synchronous = ""
+            if self.quota is not None:
+                most = max(1, self.quota // pragma(self._db, "page_size"))
+                self._db.execute(f"PRAGMA max_page_count = {most}")
+        return self._db
 
     def _close(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             db.close()
+        self._held.close()
 
     def _get(self, key: str) -> bytes | None:
-        row = self._open().execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
-        return None if row is None else row[0]
+        db = self._open()
+        row = db.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+        if row is not None:
+            return row[0]
+        # Another process may replace the value, and its file, between the two steps.
+        for _ in range(3):
+            named = db.execute("SELECT name, size FROM files WHERE key = ?", (key,)).fetchone()
+            data = None if named is None else self.files.read(*named)
+            if named is None or data is not None:
+                return data
+        return None
 
-    def _select(self, query: str, *args: str) -> list[tuple[str, bytes]]:
-        return self._open().execute(query, args).fetchall()
+    def _keys(self, prefix: str) -> list[str]:
+        span = (prefix, prefix + _LAST_KEY)
+        query = " UNION ALL ".join(f"SELECT key FROM {t} WHERE key >= ? AND key < ?" for t in _TABLES)
+        return [row[0] for row in self._open().execute(f"{query} ORDER BY key", span * 2)]
+
+    def _items(self, prefix: str) -> list[tuple[str, bytes]]:
+        query = "SELECT key, value FROM entries WHERE key >= ? AND key < ?"
+        found = self._open().execute(query, (prefix, prefix + _LAST_KEY)).fetchall()
+        known = {key for key, _ in found}
+        large = [(key, self._get(key)) for key in self._keys(prefix) if key not in known]
+        return sorted([*found, *((key, value) for key, value in large if value is not None)])
 
     def _commit(self, puts: dict[str, bytes], deletes: tuple[str, ...], durability: Durability) -> None:
         import sqlite3
 
         db = self._open()
-        synchronous = "FULL" if durability == "strict" else "NORMAL"
+        if not self._writable:
+            raise StoreError(f"{self.path} is read-only")
+        names: dict[str, str] = {}
         try:
-            if synchronous != self._synchronous:
-                db.execute(f"PRAGMA synchronous = {synchronous}")
-                self._synchronous = synchronous
+            self._synchronize(db, durability)
             db.execute("BEGIN IMMEDIATE")
-            db.executemany("DELETE FROM entries WHERE key = ?", ((key,) for key in deletes))
-            db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", puts.items())
+            large = {key: data for key, data in puts.items() if len(data) >= self.large}
+            names = self._write_files(db, large, durability)
+            old = self._delete(db, deletes, puts, large)
+            small = ((key, data) for key, data in puts.items() if key not in large)
+            db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?)", small)
+            db.executemany(
+                "INSERT INTO files VALUES (?, ?, ?)",
+                ((key, name, len(puts[key])) for key, name in names.items()),
+            )
+            self._require_room(db, names, payload_bytes(puts))
             db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError, StoreError) as error:
             if db.in_transaction:  # SQLite has rolled back by itself after some errors
                 db.execute("ROLLBACK")
-            raise self._translate(error, payload_bytes(puts)) from error
+            self.files.remove(names.values())
+            raise self._named_error(error, payload_bytes(puts)) from error
+        self.files.remove(old)
+
+    def _synchronize(self, db: sqlite3.Connection, durability: Durability) -> None:
+        synchronous = "FULL" if durability == "strict" else "NORMAL"
+        if synchronous != self._synchronous:
+            db.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+
+    def _write_files(
+        self, db: sqlite3.Connection, values: Mapping[str, bytes], durability: Durability
+    ) -> dict[str, str]:
+        """Files for large values.  Inside a transaction, so that no other process sweeps them."""
+        if values and not self._swept:
+            self._sweep(db)
+        return self.files.write(values, durability == "strict")
+
+    def _sweep(self, db: sqlite3.Connection) -> None:
+        self.files.sweep(name for (name,) in db.execute("SELECT name FROM files"))
+        self._swept = True
+
+    def _delete(
+        self, db: sqlite3.Connection, deletes: Iterable[str], puts: Iterable[str], large: Iterable[str]
+    ) -> list[str]:
+        """Remove entries that are deleted or replaced; the files they had."""
+        gone = [(key,) for key in deletes]
+        changed = [*gone, *((key,) for key in puts)]
+        db.executemany("DELETE FROM entries WHERE key = ?", [*gone, *((key,) for key in large)])
+        old = [row for key in changed for row in db.execute("SELECT name FROM files WHERE key = ?", key)]
+        if old:
+            db.executemany("DELETE FROM files WHERE key = ?", changed)
+        return [name for (name,) in old]
+
+    def _require_room(self, db: sqlite3.Connection, new: Mapping[str, str], needed: int) -> None:
+        """Raise `StoreFullError` if new files go over the quota; SQLite bounds its own."""
+        if self.quota is not None and new and self._used(db) > self.quota:
+            raise StoreFullError(f"no room in {self.path}: quota {self.quota} bytes", needed)
+
+    def _used(self, db: sqlite3.Connection) -> int:
+        pages = pragma(db, "page_count") - pragma(db, "freelist_count")
+        files = db.execute("SELECT coalesce(sum(size), 0) FROM files").fetchone()[0]
+        return pages * pragma(db, "page_size") + int(files)
 
     def _estimate(self) -> tuple[int, int | None]:
-        db = self._open()
-        pages = _pragma(db, "page_count") - _pragma(db, "freelist_count")
-        used = pages * _pragma(db, "page_size")
+        used = self._used(self._open())
         if self.quota is not None:
             return used, self.quota
         return used, used + shutil.disk_usage(self.path.parent).free
 
     def _compact(self) -> None:
         db = self._open()
+        db.execute("BEGIN IMMEDIATE")
+        self._sweep(db)
+        db.execute("COMMIT")
         db.executescript("PRAGMA incremental_vacuum")  # `execute` would step once: one page
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _pragma(db: sqlite3.Connection, name: str) -> int:
-    return int(db.execute(f"PRAGMA {name}").fetchone()[0])

@@ -77,13 +77,25 @@ async def items(store: Store, prefix: str) -> list[tuple[str, bytes]]:
     return [(key, value) for key, value in values if value is not None]
 
 
-async def hold(held: AsyncExitStack, store: Store, name: str) -> None:
-    """Hold the lock `name` until `held` closes; `StoreBusyError` if someone else does.
+@asynccontextmanager
+async def session_lock(store: Store, session: str) -> AsyncIterator[None]:
+    """Hold a session while the context lasts; `StoreBusyError` naming it if someone else does."""
+    name = f"s/{session}"
+    async with AsyncExitStack() as held:
+        try:
+            await held.enter_async_context(store.lock(name))
+        except StoreBusyError as error:
+            raise StoreBusyError(str(error).replace(name, f"session {session!r}", 1)) from error
+        yield
+
+
+async def hold(held: AsyncExitStack, store: Store, session: str) -> None:
+    """Hold a session until `held` closes; `StoreBusyError` if someone else does.
 
     A store that cannot even lock cannot be written either, which the first commit will say.
     """
     try:
-        await held.enter_async_context(store.lock(name))
+        await held.enter_async_context(session_lock(store, session))
     except StoreBusyError:
         raise
     except StoreError:

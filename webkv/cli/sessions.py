@@ -14,6 +14,7 @@ from rich.text import Text
 from webkv.checkpoint import SqliteStore, Summary, collect, default_path, delete, verify, walk
 from webkv.checkpoint import sessions as stored_sessions
 from webkv.checkpoint.refs import page_refs
+from webkv.checkpoint.stores import session_lock
 from webkv.cli.console import emit, human_size, note
 from webkv.errors import CheckpointError
 
@@ -114,7 +115,7 @@ async def delete_sessions(arguments: Namespace) -> int:
     store = existing_store(arguments.store)
     ids = list(dict.fromkeys(arguments.id))
     for id in ids:
-        async with (await require_session(store, id)).lock(f"s/{id}"):
+        async with session_lock(await require_session(store, id), id):
             pass
     assert store is not None
     async with store:
