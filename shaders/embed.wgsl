@@ -25,7 +25,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (block >= K / 32 || id.y >= step.x || ids[id.y] < FIRST || row >= N) {
     return;
   }
-  let b = load_block(row / 8, block, row % 8, K / 32);
+  let tile = row / 8;
+  let words = load_words(tile, block, row % 8, K / 32);
+  let b = load_block(words, tile % SIDES, tile, block, row % 8, K / 32);
   for (var j = 0u; j < 8; j++) {
     // Products of a quant, a power of two and a scale are exact; the sum rounds once, as ggml's does.
     let w = fma(quants4(b, j) * PRE, vec4(b.scale), vec4(b.minimum));

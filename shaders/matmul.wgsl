@@ -3,7 +3,7 @@
 //   step    x: rows
 //   x       [rows][K] f32, from the import `x`, loaded by the import `rows`
 //   y       [rows][Y_STRIDE] f32, columns Y_FIRST + r, written by the import `store`
-//   side    what the imports `scale` and `store` need besides
+//   side    what the imports `scale` and `store` need besides, from the import `side`
 //   W       tiles of 8 rows in planes, from the import `codec` (webkv/kernels/quant.py)
 //
 // One workgroup = 8 lanes (one row of W each, ROWS times) x SPLIT slices of K.  A sum runs along k in blocks of
@@ -12,6 +12,7 @@
 #import rows
 #import planes
 #import codec
+#import side
 #import scale
 #import activation
 #import store
@@ -34,29 +35,26 @@ var<private> x1: array<vec4<f32>, 8>;
 var<private> x2: array<vec4<f32>, 8>;
 var<private> x3: array<vec4<f32>, 8>;
 var<private> x_sum: vec4<f32>;  // over the block, per token
+var<private> held: Words;  // of SIDES tiles
+var<private> sums: array<f32, 32>;  // per tile, per token
 
-fn total(v: array<vec4<f32>, 8>) -> f32 {
+fn sum_of(v: array<vec4<f32>, 8>) -> f32 {
   let s = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
   return (s.x + s.y) + (s.z + s.w);
 }
 
 fn load_x(token: u32, last: u32, block: u32, lane: u32) {
   x0 = load_row(token, block, lane);
-  x_sum.x = total(x0);
+  x_sum.x = sum_of(x0);
   if (TOKENS > 1) {
     x1 = load_row(min(token + 1, last), block, lane);
     x2 = load_row(min(token + 2, last), block, lane);
     x3 = load_row(min(token + 3, last), block, lane);
-    x_sum = vec4(x_sum.x, total(x1), total(x2), total(x3));
+    x_sum = vec4(x_sum.x, sum_of(x1), sum_of(x2), sum_of(x3));
   }
 }
 
-struct Sums {
-  t0: vec4<f32>,
-  t1: vec4<f32>,
-  t2: vec4<f32>,
-  t3: vec4<f32>,
-}
+struct Sums { t0: vec4<f32>, t1: vec4<f32>, t2: vec4<f32>, t3: vec4<f32> }
 
 fn add4(b: Block, j: u32, p: Sums) -> Sums {
   let w = quants4(b, j);
@@ -74,9 +72,13 @@ fn across(v: vec4<f32>) -> f32 {
   return (v.x + v.y) + (v.z + v.w);
 }
 
-// sum + W[row of the tile, block] . x
-fn block_dot(tile: u32, block: u32, lane: u32, sum: vec4<f32>) -> vec4<f32> {
-  let b = load_block(tile, block, lane, K / 32);
+// sums[r] += W[row of tile r of group g, block] . x
+fn add_tile(g: u32, r: u32, block: u32, row: u32) {
+  let tile = tile_of(g, r);
+  if (r % SIDES == 0) {
+    held = load_words(tile, block, row, K / 32);
+  }
+  let b = load_block(held, r % SIDES, tile, block, row, K / 32);
   var p = add4(b, 0, Sums());
   p = add4(b, 1, p);
   p = add4(b, 2, p);
@@ -85,12 +87,12 @@ fn block_dot(tile: u32, block: u32, lane: u32, sum: vec4<f32>) -> vec4<f32> {
   p = add4(b, 5, p);
   p = add4(b, 6, p);
   p = add4(b, 7, p);
-  let first = fma(b.scale, across(p.t0), fma(b.minimum, x_sum.x, sum.x));
-  if (TOKENS == 1) {
-    return vec4(first, 0.0, 0.0, 0.0);
+  sums[4 * r] = fma(b.scale, across(p.t0), fma(b.minimum, x_sum.x, sums[4 * r]));
+  if (TOKENS > 1) {
+    sums[4 * r + 1] = fma(b.scale, across(p.t1), fma(b.minimum, x_sum.y, sums[4 * r + 1]));
+    sums[4 * r + 2] = fma(b.scale, across(p.t2), fma(b.minimum, x_sum.z, sums[4 * r + 2]));
+    sums[4 * r + 3] = fma(b.scale, across(p.t3), fma(b.minimum, x_sum.w, sums[4 * r + 3]));
   }
-  let rest = vec3(across(p.t1), across(p.t2), across(p.t3));
-  return vec4(first, fma(vec3(b.scale), rest, fma(vec3(b.minimum), x_sum.yzw, sum.yzw)));
 }
 
 // The sum of v over the lanes that are equal modulo `stride`, a power of two.
@@ -114,32 +116,33 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   let token = group.y * TOKENS;
   let scale = row_scale(lane, token, last);
   for (var g = group.x; g * STORED < (N + 7) / 8; g += groups.x) {
-    var sum = array<vec4<f32>, 8>();
+    sums = array<f32, 32>();
     for (var block = lane / 8; block < K / 32; block += SPLIT) {
       load_x(token, last, block, lane);
-      sum[0] = block_dot(tile_of(g, 0), block, lane % 8, sum[0]);
-      if (ROWS > 1) {
-        sum[1] = block_dot(tile_of(g, 1), block, lane % 8, sum[1]);
-      }
+      let row = lane % 8;
+      add_tile(g, 0, block, row);
+      if (ROWS > 1) { add_tile(g, 1, block, row); }
       if (ROWS > 2) {
-        sum[2] = block_dot(tile_of(g, 2), block, lane % 8, sum[2]);
-        sum[3] = block_dot(tile_of(g, 3), block, lane % 8, sum[3]);
+        add_tile(g, 2, block, row);
+        add_tile(g, 3, block, row);
       }
       if (ROWS > 4) {
-        sum[4] = block_dot(tile_of(g, 4), block, lane % 8, sum[4]);
-        sum[5] = block_dot(tile_of(g, 5), block, lane % 8, sum[5]);
-        sum[6] = block_dot(tile_of(g, 6), block, lane % 8, sum[6]);
-        sum[7] = block_dot(tile_of(g, 7), block, lane % 8, sum[7]);
+        add_tile(g, 4, block, row);
+        add_tile(g, 5, block, row);
+        add_tile(g, 6, block, row);
+        add_tile(g, 7, block, row);
       }
     }
+    var total = array<vec4<f32>, 8>();
     for (var r = 0u; r < ROWS; r++) {
+      total[r] = vec4(sums[4 * r], sums[4 * r + 1], sums[4 * r + 2], sums[4 * r + 3]);
       if (SPLIT > 1) {
-        sum[r] = reduce(lane, 8, sum[r]);
+        total[r] = reduce(lane, 8, total[r]);
       }
-      sum[r] *= scale;
+      total[r] *= scale;
     }
     if (lane < 8) {
-      store(g, lane, token, last, sum);
+      store(g, lane, token, last, total);
     }
   }
 }

@@ -10,10 +10,18 @@ struct Block {
   minimum: f32,
 }
 
-fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let i = (tile * blocks + block) * 8 + row;
-  let s = unpack2x16float(words_at(i));
-  return Block(quads_at(i), s.x, s.y);
+// What SIDES tiles from `tile` on need besides their quants.
+struct Words {
+  scales: vec4<u32>,
+}
+
+fn load_words(tile: u32, block: u32, row: u32, blocks: u32) -> Words {
+  return Words(words_at(tile, block * 8 + row, blocks * 8));
+}
+
+fn load_block(held: Words, at: u32, tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let s = unpack2x16float(held.scales[at]);
+  return Block(quads_at(tile, block, row, 8), s.x, s.y);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

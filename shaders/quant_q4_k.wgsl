@@ -12,10 +12,21 @@ struct Block {
   minimum: f32,
 }
 
-fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let s = words_at((tile * (blocks / 2) + block / 2) * 8 + row) >> (block % 2 * 16);
-  let d = unpack2x16float(more_words_at((tile * (blocks / 8) + block / 8) * 8 + row));
-  let words = quads_at((tile * blocks + block) * 8 + row);
+// What SIDES tiles from `tile` on need besides their quants.
+struct Words {
+  steps: vec4<u32>,
+  supers: vec4<u32>,
+}
+
+fn load_words(tile: u32, block: u32, row: u32, blocks: u32) -> Words {
+  let steps = words_at(tile, block / 2 * 8 + row, blocks / 2 * 8);
+  return Words(steps, more_words_at(tile, block / 8 * 8 + row, blocks / 8 * 8));
+}
+
+fn load_block(held: Words, at: u32, tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let s = held.steps[at] >> (block % 2 * 16);
+  let d = unpack2x16float(held.supers[at]);
+  let words = quads_at(tile, block, row, 8);
   return Block(words, d.x * f32(s & 0xFF), -(d.y * f32((s >> 8) & 0xFF)));
 }
 

@@ -12,10 +12,20 @@ struct Block {
   minimum: f32,
 }
 
-fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let i = (tile * blocks + block) * 8 + row;
-  let s = unpack2x16float(more_words_at(i));
-  return Block(quads_at(i), words_at(i), s.x, s.y);
+// What SIDES tiles from `tile` on need besides their quants.
+struct Words {
+  highs: vec4<u32>,
+  scales: vec4<u32>,
+}
+
+fn load_words(tile: u32, block: u32, row: u32, blocks: u32) -> Words {
+  let i = block * 8 + row;
+  return Words(words_at(tile, i, blocks * 8), more_words_at(tile, i, blocks * 8));
+}
+
+fn load_block(held: Words, at: u32, tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let s = unpack2x16float(held.scales[at]);
+  return Block(quads_at(tile, block, row, 8), held.highs[at], s.x, s.y);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

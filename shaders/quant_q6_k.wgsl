@@ -13,12 +13,24 @@ struct Block {
   minimum: f32,
 }
 
-fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let i = (tile * blocks + block) * 8 + row;
-  let s = more_words_at(i);
+// What SIDES tiles from `tile` on need besides their quants.
+struct Words {
+  first: vec4<u32>,
+  second: vec4<u32>,
+  scales: vec4<u32>,
+}
+
+fn load_words(tile: u32, block: u32, row: u32, blocks: u32) -> Words {
+  let i = block * 16 + row;
+  let scales = more_words_at(tile, block * 8 + row, blocks * 8);
+  return Words(words_at(tile, i, blocks * 16), words_at(tile, i + 8, blocks * 16), scales);
+}
+
+fn load_block(held: Words, at: u32, tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let s = held.scales[at];
   let halves = vec2<f32>(vec2<i32>(vec2(s << 8, s)) >> vec2(24u));
-  let high = i * 2 - row;
-  return Block(quads_at(i), vec2(words_at(high), words_at(high + 8)), halves, unpack2x16float(s & 0xFFFF).x, 0.0);
+  let high = vec2(held.first[at], held.second[at]);
+  return Block(quads_at(tile, block, row, 8), high, halves, unpack2x16float(s & 0xFFFF).x, 0.0);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

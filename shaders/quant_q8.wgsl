@@ -11,10 +11,19 @@ struct Block {
   minimum: f32,
 }
 
-fn load_block(tile: u32, block: u32, row: u32, blocks: u32) -> Block {
-  let i = (tile * blocks + block) * 16 + row;
-  let s = unpack2x16float(words_at((tile * ((blocks + 1) / 2) + block / 2) * 8 + row));
-  return Block(quads_at(i), quads_at(i + 8), select(s.y, s.x, block % 2 == 0), 0.0);
+// What SIDES tiles from `tile` on need besides their quants.
+struct Words {
+  scales: vec4<u32>,
+}
+
+fn load_words(tile: u32, block: u32, row: u32, blocks: u32) -> Words {
+  return Words(words_at(tile, block / 2 * 8 + row, (blocks + 1) / 2 * 8));
+}
+
+fn load_block(held: Words, at: u32, tile: u32, block: u32, row: u32, blocks: u32) -> Block {
+  let s = unpack2x16float(held.scales[at]);
+  let scale = select(s.y, s.x, block % 2 == 0);
+  return Block(quads_at(tile, block, row, 16), quads_at(tile, block, row + 8, 16), scale, 0.0);
 }
 
 fn quants4(b: Block, j: u32) -> vec4<f32> {

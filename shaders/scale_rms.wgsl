@@ -1,5 +1,4 @@
 // 1 / sqrt(mean of side[t, :]^2 + EPS) of TOKENS rows: with x = side times a gain, W . x is W . rms_norm(side).
-@group(0) @binding(3) var<storage, read> side: array<vec4<f32>>;
 override EPS: f32;
 
 fn squares(token: u32, k: u32, sum: f32) -> f32 {

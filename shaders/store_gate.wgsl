@@ -1,8 +1,10 @@
-// y = activate(G . x) * (U . x), from the import `activation`: W is G's N rows, then U's; a workgroup has ROWS / 2 tiles of each.
+// y = activate(G . x) * (U . x), from the import `activation`.  W has four tiles of G's N rows, four of U's, and so
+// on; a workgroup takes ROWS / 2 tiles of each.
 override STORED: u32 = ROWS / 2;  // tiles of y per workgroup
 
 fn tile_of(g: u32, r: u32) -> u32 {
-  return min(g * STORED + r % STORED, N / 8 - 1) + select(0u, N / 8, r >= STORED);
+  let tile = g * STORED + r % STORED;
+  return tile / 4 * 8 + tile % 4 + select(0u, 4u, r >= STORED);
 }
 
 fn put(row: u32, token: u32, last: u32, gate: f32, up: f32) {

@@ -161,21 +161,22 @@ async def test_norm_of_a_zero_row_is_zero() -> None:
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu"])
-@pytest.mark.parametrize(("n", "width"), [(1, 8), (3, 24), (9, 200)])
+@pytest.mark.parametrize(("n", "width"), [(1, 32), (3, 96), (9, 224)])
 async def test_norm_gated_matmul_is_the_gate_of_two_products(activation: str, n: int, width: int) -> None:
     gpu = await device()
-    gate_up = matrix(gpu, "Q4_1", 2 * width, 64)
+    gate, up = (quantised("Q4_1", width, 64, seed) for seed in (1, 2))
+    weight = quant.upload(gpu, "gate, up", "Q4_1", quant.gated(gate, up, width), 2 * width, 64)
     x, gain = random(12, n, 64) * 4, random(13, 64)
     y = filled(gpu, np.full((n, width), NAN))
     with gpu.batch() as batch:
         matmul.norm_gated_matmul(
-            batch, stream=stream_of(gpu, x, gain), weight=gate_up.weight, y=y, activation=activation, eps=EPS,
+            batch, stream=stream_of(gpu, x, gain), weight=weight, y=y, activation=activation, eps=EPS,
             step=step_of(gpu, n), n=n,
         )  # fmt: skip
     got = await read_array(gpu, y.buffer, np.float32, (n, width))
-    both = reference.matmul(reference.rms_norm(x, gain, EPS), gate_up.values)
+    h = reference.rms_norm(x, gain, EPS)
     gated = {"silu": reference.silu_mul, "gelu": reference.gelu_mul}[activation]
-    want = gated(both[:, :width], both[:, width:])
+    want = gated(*(reference.matmul(h, dequantised("Q4_1", half)) for half in (gate, up)))
     assert np.max(np.abs(got - want)) < 2e-5 * np.max(np.abs(want)) + 1e-5
 
 

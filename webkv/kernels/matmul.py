@@ -10,9 +10,9 @@ from typing import TypeAlias
 
 import wgpu
 
-from webkv.gpu import Batch, Device, Kernel
-from webkv.kernels.planes import in_textures, new_texture, planes_import
-from webkv.kernels.quant import TILE, Weight
+from webkv.gpu import Batch, Device, Kernel, Slice
+from webkv.kernels.planes import in_textures, planes_import, staged_rows
+from webkv.kernels.quant import GATED, TILE, Weight
 from webkv.kernels.rows import Rows, Stream
 from webkv.kernels.shape import Binding
 
@@ -23,7 +23,10 @@ FEATURES = ("subgroup",)
 STAGED = 16
 """From so many rows on their copy into a texture pays, where textures load faster."""
 
-Key: TypeAlias = "tuple[str, Rows, Rows, Binding, int, Binding | None, float | None, str, int, int, bool]"
+UNIFORM_BYTES = 65536
+"""What one uniform binding holds by WebGPU's default limits."""
+
+Key: TypeAlias = "tuple[str, Rows, Rows, Binding, int, Binding | None, float | None, str, int, int, str]"
 Launch: TypeAlias = tuple[Kernel, wgpu.GPUBindGroup, int]
 
 
@@ -77,11 +80,11 @@ def norm_gated_matmul(
     step: Binding,
     n: int,
 ) -> None:
-    """y = activation(G h) * (U h) with h = rms_norm(stream); `weight` holds G's rows, then U's.
+    """y = activation(G h) * (U h) with h = rms_norm(stream); `weight` holds 32 rows of G, 32 of U, and so on.
 
     `activation`: "silu" (SwiGLU, Shazeer 2020) or "gelu" (its tanh form).
     """
-    assert activation in ACTIVATIONS and len(weight.parts) == 1 and weight.rows % (2 * TILE) == 0
+    assert activation in ACTIVATIONS and len(weight.parts) == 1 and weight.rows % (2 * GATED) == 0
     _launch(batch, "store_gate", stream.scaled, weight, y, step, n,
             side=stream.plain.storage, eps=eps, activation=activation)  # fmt: skip
 
@@ -103,12 +106,12 @@ def _launch(
 ) -> None:
     assert x.cols == weight.cols and n <= x.rows
     tokens = 1 if n <= 2 else 4  # two rows twice are cheaper than four, two of them unused
-    staged = n >= STAGED and in_textures(batch.device)
-    key = (store, x, y, step, column, side, eps, activation, scaled, tokens, staged)
+    loaded = _loaded_from(batch.device, x, n)
+    key = (store, x, y, step, column, side, eps, activation, scaled, tokens, loaded)
     launches = weight.launches.get(key)
     if launches is None:
         launches = weight.launches[key] = _prepared(batch.device, weight, key)
-    if staged:
+    if loaded == "x_texture":
         _stage(batch, x, step, n)
     for kernel, group, groups in launches:
         batch.dispatch(kernel, group, groups, -(-n // tokens))
@@ -116,33 +119,63 @@ def _launch(
 
 def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
     """Pipeline, bind group and workgroups of each part of `weight`."""
-    store, x, y, step, column, side, eps, activation, scaled, tokens, staged = key
+    store, x, y, step, column, side, eps, activation, scaled, tokens, loaded = key
     halves = 2 if store == "store_gate" else 1
     imports = {
-        "x": "x_texture" if staged else "x_buffer",
+        "x": loaded,
         "rows": "rows_shared" if _subgroups_of_8(device) else "rows_each",
         "planes": planes_import(device),
         "codec": f"quant_{weight.codec}",
         "scale": "scale_none" if eps is None else "scale_rms",
+        "side": _side_import(side, eps, loaded),
         "activation": activation,
         "store": store,
     }
     extra = {name: value for name, value in (("EPS", eps), ("SCALED", scaled)) if value}
-    source = _texture_of(device, x) if staged else x.storage
+    source = _source(device, x, loaded)
+    beside = _first_64k(side) if imports["side"] == "side_uniform" else side
     launches = []
     for part in weight.parts:
         rows = part.rows // halves
         shape = _shape(device, halves, tokens)
         sizes = {"K": weight.cols, "N": rows, "Y_STRIDE": y.cols, "Y_FIRST": column + part.first}
         kernel = device.kernel("matmul", {**sizes, **shape, **extra}, imports)
-        group = kernel.bind(step, source, y.storage, side, *part.planes)
+        group = kernel.bind(step, source, y.storage, beside, *part.planes)
         launches.append((kernel, group, _groups(device, -(-rows // (TILE * shape["ROWS"] // halves)))))
     return launches
 
 
+def _loaded_from(device: Device, x: Rows, n: int) -> str:
+    """The import for `x`: where this device loads n rows fastest, a copy into a texture included."""
+    if not in_textures(device):
+        return "x_buffer"
+    if n >= STAGED:
+        return "x_texture"
+    fits = n * x.cols * 4 <= UNIFORM_BYTES <= x.storage.size
+    return "x_uniform" if fits else "x_buffer"
+
+
+def _side_import(side: Binding | None, eps: float | None, loaded: str) -> str:
+    """What a norm's rows are bound as follows x: both halves of a stream are of one size."""
+    if eps is None:
+        return "side_none" if side is None else "side_gain"
+    return "side_uniform" if loaded == "x_uniform" else "side_buffer"
+
+
+def _first_64k(binding: Binding | None) -> Slice:
+    assert isinstance(binding, Slice)
+    return Slice(binding.buffer, binding.offset, UNIFORM_BYTES)
+
+
+def _source(device: Device, x: Rows, loaded: str) -> Binding | wgpu.GPUTextureView:
+    if loaded == "x_uniform":
+        return _first_64k(x.storage)
+    return _texture_of(device, x) if loaded == "x_texture" else x.storage
+
+
 def _texture_of(device: Device, x: Rows) -> wgpu.GPUTextureView:
     if x.texture is None:
-        x.texture = new_texture(device, x.rows * x.cols, 4, "staged rows")
+        x.texture = staged_rows(device, x.rows * x.cols)
     return x.texture
 
 

@@ -18,8 +18,17 @@ from webkv.gpu import Device
 Plane: TypeAlias = "wgpu.GPUBuffer | wgpu.GPUTextureView"
 Words = npt.NDArray[np.uint32]
 
-WIDTH = 1024
-"""Texels in a row; with WebGPU's 8192 rows a texture of 16-byte texels holds 128 MiB, as a binding does."""
+GATHERED = 8
+"""Neighbouring tiles whose quants lie together, block by block: one stream of loads rather than eight."""
+
+SIDES = 4
+"""Neighbouring tiles whose words share a texel: single words are costly to load one by one."""
+
+LARGEST = 8192
+"""Texels in a row and rows in a texture: WebGPU's default limit."""
+
+STAGED_WIDTH = 1024
+"""Texels in a row of a texture that holds rows of activations; 8192 rows are 128 MiB, as in a binding."""
 _USAGE = wgpu.TextureUsage.STORAGE_BINDING | wgpu.TextureUsage.COPY_DST
 
 
@@ -33,28 +42,68 @@ def planes_import(device: Device) -> str:
     return "planes_texture" if in_textures(device) else "planes_buffer"
 
 
-def upload_planes(device: Device, name: str, planes: Sequence[Words]) -> tuple[Plane, ...]:
+def most_tiles(device: Device, tile_bytes: int) -> int:
+    """How many tiles of a plane with `tile_bytes` bytes per tile fit one binding."""
+    limits = device.facts.limits
+    fitting = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"]) // tile_bytes
+    if not in_textures(device):
+        return fitting
+    return min(fitting, LARGEST // _lines(tile_bytes // 16 * GATHERED) * GATHERED)
+
+
+def upload_planes(
+    device: Device, name: str, planes: Sequence[Words], tiles: int, blocks: int
+) -> tuple[Plane, ...]:
     """New buffers or textures labelled `name`: the first plane in items of four words, the rest in words."""
     if not in_textures(device):
         return tuple(device.buffer(plane.nbytes, label=name, data=plane) for plane in planes)
-    return tuple(_texture_with(device, name, plane, 1 if at else 4) for at, plane in enumerate(planes))
+    lines = [_gathered(planes[0], tiles, blocks), *(_side_by_side(plane, tiles) for plane in planes[1:])]
+    return tuple(_texture_with(device, name, plane) for plane in lines)
 
 
-def new_texture(device: Device, size: int, words: int, label: str) -> wgpu.GPUTextureView:
-    """A texture for `size` words, in texels of `words` words, `WIDTH` texels wide."""
-    kind = "rgba32uint" if words == 4 else "r32uint"
-    extent = (WIDTH, -(-size // (WIDTH * words)), 1)
+def staged_rows(device: Device, size: int) -> wgpu.GPUTextureView:
+    """A texture for `size` words of activations."""
+    return _texture(device, STAGED_WIDTH, -(-size // (STAGED_WIDTH * 4)), "staged rows")
+
+
+def _gathered(plane: Words, tiles: int, blocks: int) -> Words:
+    """`[tiles][blocks][items][4]` words as `[tiles / 8][blocks][8][items][4]`, as a workgroup reads them."""
+    items = plane.size // (tiles * blocks)
+    padded = np.zeros((-(-tiles // GATHERED) * GATHERED, blocks, items), np.uint32)
+    padded[:tiles] = plane.reshape(tiles, blocks, items)
+    shaped = padded.reshape(-1, GATHERED, blocks, items).transpose(0, 2, 1, 3)
+    return shaped.reshape(len(shaped), -1, 4)
+
+
+def _side_by_side(plane: Words, tiles: int) -> Words:
+    """`[tiles][size]` words as `[tiles / SIDES][size][SIDES]`."""
+    padded = np.zeros((-(-tiles // SIDES) * SIDES, plane.size // tiles), np.uint32)
+    padded[:tiles] = plane.reshape(tiles, -1)
+    return padded.reshape(-1, SIDES, padded.shape[1]).transpose(0, 2, 1)
+
+
+def _lines(texels: int) -> int:
+    """Texture rows that so many texels of a tile take."""
+    return -(-texels // LARGEST)
+
+
+def _texture(device: Device, width: int, height: int, label: str) -> wgpu.GPUTextureView:
     view: wgpu.GPUTextureView = device.guard(
-        lambda: device.raw.create_texture(size=extent, format=kind, usage=_USAGE, label=label).create_view()
+        lambda: device.raw.create_texture(
+            size=(width, height, 1), format="rgba32uint", usage=_USAGE, label=label
+        ).create_view()
     )
     return view
 
 
-def _texture_with(device: Device, name: str, plane: Words, words: int) -> wgpu.GPUTextureView:
-    view = new_texture(device, plane.size, words, name)
-    extent = view.texture.size
-    data = np.zeros((extent[1], WIDTH, words), np.uint32)
-    data.reshape(-1)[: plane.size] = plane
-    target, layout = {"texture": view.texture}, {"bytes_per_row": 4 * words * WIDTH}
-    device.guard(lambda: device.queue.write_texture(target, data, layout, extent))
+def _texture_with(device: Device, name: str, plane: Words) -> wgpu.GPUTextureView:
+    """`plane[tiles][texels][4]` in a new texture."""
+    tiles, texels, _ = plane.shape
+    lines = _lines(texels)
+    width = texels if lines == 1 else LARGEST
+    view = _texture(device, width, tiles * lines, name)
+    data = np.zeros((tiles, lines * width, 4), np.uint32)
+    data[:, :texels] = plane
+    target, layout = {"texture": view.texture}, {"bytes_per_row": 16 * width}
+    device.guard(lambda: device.queue.write_texture(target, data, layout, (width, tiles * lines, 1)))
     return view

@@ -18,13 +18,15 @@ import numpy.typing as npt
 
 from webkv.errors import ModelError
 from webkv.gpu import Device
-from webkv.kernels.planes import Plane, upload_planes
+from webkv.kernels.planes import Plane, most_tiles, upload_planes
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
 
 TILE = 8
 BLOCK = 32
+GATED = 4 * TILE
+"""Rows of the gate, then as many of up, that lie together in a gated matrix."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +98,26 @@ def upload(device: Device, name: str, kind: str, raw: Any, rows: int, cols: int)
         count = min(step, rows - first)
         packed = pack(kind, data[first * row_bytes : (first + count) * row_bytes], count, cols)
         codec = packed.codec
-        parts.append(Part(first, count, upload_planes(device, name, packed.planes)))
+        planes = upload_planes(device, name, packed.planes, -(-count // TILE), cols // BLOCK)
+        parts.append(Part(first, count, planes))
     return Weight(codec, rows, cols, tuple(parts))
 
 
+def fits(device: Device, kind: str, rows: int, cols: int) -> bool:
+    """Whether `upload` would make one part of it."""
+    return rows <= _rows_per_part(device, kind, rows, cols)
+
+
+def gated(gate: Any, up: Any, rows: int) -> Bytes:
+    """The bytes of a matrix for `norm_gated_matmul`: 32 of gate's `rows` rows, 32 of up's, and so on."""
+    halves = [np.frombuffer(half, np.uint8).reshape(rows // GATED, -1) for half in (gate, up)]
+    return np.stack(halves, axis=1).reshape(-1)
+
+
 def _rows_per_part(device: Device, kind: str, rows: int, cols: int) -> int:
-    limits = device.facts.limits
-    limit = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-    widest = max(plane.nbytes for plane in pack(kind, bytes(_row_bytes(kind, cols)), 1, cols).planes)
-    parts = -(-rows * widest // (TILE * limit))
-    return -(-rows // (parts * TILE)) * TILE
+    planes = pack(kind, bytes(_row_bytes(kind, cols)), 1, cols).planes
+    most = TILE * most_tiles(device, max(plane.nbytes for plane in planes))
+    return -(-rows // (-(-rows // most) * TILE)) * TILE
 
 
 def _row_bytes(kind: str, cols: int) -> int:

@@ -8,6 +8,7 @@ from functools import cached_property
 import wgpu
 
 from webkv.gpu import Device, Slice
+from webkv.gpu.device import STORAGE, UNIFORM
 
 ALIGNMENT = 256  # WebGPU's minStorageBufferOffsetAlignment
 
@@ -36,7 +37,8 @@ class Rows:
 
 def new_rows(device: Device, rows: int, cols: int, label: str) -> Rows:
     """Zeroed rows."""
-    return Rows(device.buffer(rows * cols * 4, label=label), 0, rows, cols)
+    buffer = device.buffer(rows * cols * 4, label=label, usage=STORAGE | UNIFORM)
+    return Rows(buffer, 0, rows, cols)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 import wgpu
 
 from webkv.gpu import Device
-from webkv.kernels.quant import TILE, Weight, upload
+from webkv.kernels.quant import GATED, TILE, Weight, fits, gated, upload
 from webkv.models.config import ModelConfig
 from webkv.models.gguf import GgufFile, GgufTensor
 
@@ -22,8 +22,8 @@ Progress = Callable[[int, int], None]
 class LayerWeights:
     """One transformer layer.
 
-    `qkv`: (first column in the fused rows, matrix); neighbours of one type are one matrix.  `gate_up`: the
-    gate's rows, then up's, in one matrix where they have one type, else one matrix each.  Norms are
+    `qkv`: (first column in the fused rows, matrix); neighbours of one type are one matrix.  `gate_up`:
+    both in one matrix (see `quant.gated`) where they have one type, else one matrix each.  Norms are
     f32[d_model].
     """
 
@@ -88,14 +88,25 @@ class Uploader:
         ends = accumulate(matrix.rows for matrix in matrices)
         return tuple((end - matrix.rows, matrix) for end, matrix in zip(ends, matrices, strict=True))
 
-    def can_join(self, *names: str) -> bool:
-        """Whether the tensors can be one matrix in one binding, each starting at a tile of it."""
+    def can_join(self, *names: str, multiple: int = TILE) -> bool:
+        """Whether the tensors can be one matrix in one binding, each of a multiple of so many rows."""
         tensors = [self._gguf.tensors[name] for name in names]
-        limits = self._device.facts.limits
-        room = min(limits["max-storage-buffer-binding-size"], limits["max-buffer-size"])
-        alike = len({(tensor.type, tensor.shape[1]) for tensor in tensors}) == 1
-        tiled = all(tensor.shape[0] % TILE == 0 for tensor in tensors)
-        return alike and tiled and sum(tensor.nbytes for tensor in tensors) <= room
+        kinds = {(tensor.type, tensor.shape[1]) for tensor in tensors}
+        if len(kinds) > 1 or any(tensor.shape[0] % multiple for tensor in tensors):
+            return False
+        kind, cols = kinds.pop()
+        return fits(self._device, kind, sum(tensor.shape[0] for tensor in tensors), cols)
+
+    def gated(self, gate: str, up: str) -> tuple[Weight, ...]:
+        """Both in one matrix as `norm_gated_matmul` takes it or, where that cannot be, each in its own."""
+        if not self.can_join(gate, up, multiple=GATED):
+            return self.matrix(gate), self.matrix(up)
+        tensors = [self._gguf.tensors[name] for name in (gate, up)]
+        rows, cols = tensors[0].shape
+        data = gated(tensors[0].data, tensors[1].data, rows)
+        weight = upload(self._device, f"{gate}+{up}", tensors[0].type, data, 2 * rows, cols)
+        self._count(*tensors)
+        return (weight,)
 
     def _count(self, *tensors: GgufTensor) -> None:
         self._done += sum(tensor.nbytes for tensor in tensors)
@@ -134,7 +145,7 @@ def layer_weights(up: Uploader, index: int) -> LayerWeights:
         qkv=up.fused(name("attn_q"), name("attn_k"), name("attn_v")),
         attn_output=up.matrix(name("attn_output")),
         ffn_norm=up.vector(name("ffn_norm")),
-        gate_up=tuple(matrix for _, matrix in up.fused(name("ffn_gate"), name("ffn_up"))),
+        gate_up=up.gated(name("ffn_gate"), name("ffn_up")),
         ffn_down=up.matrix(name("ffn_down")),
     )
 

@@ -1,0 +1,1 @@
+// Nothing besides W and x.
