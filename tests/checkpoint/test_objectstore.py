@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,18 @@ from webkv.errors import DamageError, StoreBusyError, StoreError
 
 obstore = pytest.importorskip("obstore.store", reason="needs the extra object-store")
 MODEL = identity(None, 5)
+ROOT = Path(__file__).parents[2]
+CHILD = """
+import asyncio, sys
+from tests.checkpoint.test_objectstore import ObjectStore, run, settings
+
+class Printed(dict):
+    def __setitem__(self, position, token):
+        print(position, token, flush=True)
+
+store = ObjectStore.open_url("s3://killed/webkv", lease=1.0, **settings(sys.argv[1]))
+asyncio.run(run(store, "a", 1, 40, Printed()))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +50,20 @@ def server() -> Iterator[str]:
 
 def bucket(server: str, name: str) -> Any:
     urllib.request.urlopen(urllib.request.Request(f"{server}/{name}", method="PUT")).close()
-    return obstore.S3Store(
-        name, prefix="webkv", endpoint=server, access_key_id="a", secret_access_key="b", region="us-east-1",
-        client_options={"allow_http": True},
-    )  # fmt: skip
+    return obstore.S3Store(name, prefix="webkv", **settings(server))
 
 
-async def run(store: ObjectStore, id: str, seed: int, count: int) -> ToyEngine:
+def settings(server: str) -> dict[str, Any]:
+    """How to reach the server's buckets."""
+    access = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+    return {"endpoint": server, **access, "client_options": {"allow_http": True}}
+
+
+async def run(
+    store: ObjectStore, id: str, seed: int, count: int, shown: dict[int, int] | None = None
+) -> ToyEngine:
     engine = ToyEngine(await Session.create(store, MODEL, id=id))
+    engine.shown = {} if shown is None else shown
     engine.session.request({})
     engine.session.prompt(prompt(seed, 9))
     await engine.restore()
@@ -69,6 +90,28 @@ async def test_a_session_begun_on_one_host_resumes_on_another(server: str) -> No
     assert (await verify(here, "a")).problems == ()
     await delete(here, "a")
     assert await sessions(ObjectStore(objects)) == []
+
+
+async def test_a_session_of_a_killed_process_goes_on_in_another(server: str) -> None:
+    bucket(server, "killed")
+    child = [sys.executable, "-c", CHILD, server]
+    with subprocess.Popen(child, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(12)]
+        process.kill()
+        lines += process.stdout.readlines()
+    shown = {int(at): int(token) for at, token in (line.split() for line in lines if line.endswith("\n"))}
+    store = ObjectStore.open_url("s3://killed/webkv", lease=1.0, **settings(server))
+    with pytest.raises(StoreBusyError, match=f"session 'a' is in use by process {process.pid} on"):
+        await Session.open(store, "a", MODEL)
+    await asyncio.sleep(1.2)
+    again = ToyEngine(await Session.open(store, "a", MODEL))
+    assert {at: again.tokens[at] for at in shown} == shown
+    assert (await again.restore()).imported > 0
+    await again.generate(40)
+    whole = await run(ObjectStore(obstore.MemoryStore()), "a", 1, 40)
+    assert (again.tokens, again.cache.image()) == (whole.tokens, whole.cache.image())
+    assert (await again.session.close()).state == "durable"
 
 
 async def test_two_hosts_on_one_session_and_on_one_log(server: str) -> None:

@@ -60,7 +60,25 @@ class ObjectStore:
             from obstore.store import from_url
         except ImportError as error:
             raise StoreError("object storage needs the extra webkv[object-store]") from error
-        return cls(from_url(url, **settings), lease)
+        try:
+            return cls(from_url(url, **settings), lease)
+        except Exception as error:
+            raise StoreError(f"{url}: {str(error).splitlines()[0]}") from error
+
+    def __str__(self) -> str:
+        return str(self.objects)
+
+    async def __aenter__(self) -> ObjectStore:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let obstore's threads finish; call it before the process ends."""
+        # They touch Python objects a moment longer than a call takes; an interpreter that exits meanwhile is
+        # aborted (PyO3/pyo3-async-runtimes#40).
+        await asyncio.sleep(0.1)
 
     async def get(self, key: str) -> bytes | None:
         await self._first_read()

@@ -57,6 +57,9 @@ class SqliteStore:
         self._synchronous = ""
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="webkv-store")
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     async def __aenter__(self) -> SqliteStore:
         await self._run(self._open)
         return self

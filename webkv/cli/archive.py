@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from webkv.checkpoint import SqliteStore
 from webkv.checkpoint.archive import export_session, import_session
 from webkv.cli.console import emit, human_size, note
-from webkv.cli.sessions import existing_store, require_session
+from webkv.cli.stores import existing_store, open_store, require_session
 from webkv.errors import CheckpointError
 
 
@@ -28,7 +27,7 @@ async def import_(arguments: Namespace) -> int:
     """Add the session in a file to the store; nothing is stored unless all of it is sound."""
     if not arguments.file.is_file():
         raise CheckpointError(f"no file {arguments.file}")
-    async with SqliteStore(arguments.store) as store:
+    async with open_store(arguments.store) as store:
         id = await import_session(store, arguments.file, arguments.session)
     if arguments.json:
         emit("imported", session=id)

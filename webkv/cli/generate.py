@@ -8,9 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from webkv.checkpoint import MemoryStore, Options, SqliteStore, Status, Store, walk
+from webkv.checkpoint import MemoryStore, Options, Status, Store, walk
 from webkv.cli.console import Steps, emit, human_size, human_time, note, show
-from webkv.cli.sessions import existing_store, require_session
+from webkv.cli.stores import existing_store, open_store, require_session
 from webkv.errors import CheckpointError, IdentityError, PromptError
 from webkv.load import Loaded, load
 from webkv.models.locate import locate
@@ -23,7 +23,7 @@ async def generate(arguments: Namespace) -> int:
     params, what = _params(arguments), _what(arguments)
     if arguments.no_session:
         return await _generate(arguments, MemoryStore(), params, what)
-    store = SqliteStore(arguments.store)
+    store = open_store(arguments.store)
     try:
         return await _generate(arguments, store, params, what)
     finally:

@@ -38,9 +38,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON lines for programs")
 
 
+def _place(value: str) -> Path | str:
+    """A store's file, or as text the URL of object storage."""
+    return value if "://" in value else Path(value)
+
+
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    where = "session database (default: $WEBKV_HOME, else your data folder)"
-    parser.add_argument("--store", type=Path, metavar="FILE", help=where)
+    where = "session database (default: $WEBKV_HOME, else your data folder), or a URL: s3://bucket/prefix"
+    parser.add_argument("--store", type=_place, metavar="FILE", help=where)
 
 
 def _add_model(parser: argparse.ArgumentParser, default: str = "smollm2 if installed") -> None:

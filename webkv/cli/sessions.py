@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import datetime
 from argparse import Namespace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from webkv.checkpoint import SqliteStore, Summary, collect, default_path, delete, verify, walk
+from webkv.checkpoint import Summary, collect, delete, verify, walk
 from webkv.checkpoint import sessions as stored_sessions
 from webkv.checkpoint.refs import page_refs
 from webkv.checkpoint.stores import session_lock
 from webkv.cli.console import emit, human_size, note
-from webkv.errors import CheckpointError
-
-
-def existing_store(path: Path | None) -> SqliteStore | None:
-    """The session database, None while there is none: looking must not make one."""
-    where = path or default_path()
-    return SqliteStore(where) if where.exists() else None
-
-
-async def require_session(store: SqliteStore | None, id: str) -> SqliteStore:
-    """The store, if it has that session; else `CheckpointError`."""
-    # An argument that is not UTF-8 is no key that a store could look for.
-    if store is None or not id.isprintable() or not await store.keys(f"s/{id}/j/"):
-        raise CheckpointError(f"no session is called {id!r} (see: webkv sessions)")
-    return store
+from webkv.cli.stores import existing_store, require_session
 
 
 async def sessions(arguments: Namespace) -> int:
@@ -50,7 +35,7 @@ async def sessions(arguments: Namespace) -> int:
     else:
         Console().print(_table(found, problems))
         plural = "" if len(found) == 1 else "s"
-        note(f"{len(found)} session{plural}, {human_size(used)} in {store.path}")
+        note(f"{len(found)} session{plural}, {human_size(used)} in {store}")
     return 1 if any(problems.values()) else 0
 
 
