@@ -1,14 +1,30 @@
-"""What GPU tests share: one device for the whole run, and array helpers."""
+"""What tests share: one device for the whole run, array helpers, and how much of a long test a page runs."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from webkv.gpu import Device, open_device
 
+# In a page pure Python takes ten times as long; its own traps do not need many examples.
+IN_PAGE = sys.platform == "emscripten"
+T = TypeVar("T")
+
 _device: Device | None = None
+
+
+def examples(count: int) -> int:
+    """How many random examples a property is tried with: `count`, in a page at most 5."""
+    return min(count, 5) if IN_PAGE else count
+
+
+def sampled(cases: Sequence[T], every: int = 10) -> Sequence[T]:
+    """All cases of a long list, in a page each of them that a fixed stride meets."""
+    return cases[::every] if IN_PAGE else cases
 
 
 async def device() -> Device:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support import examples
 from webkv.cache.runs import PageIds, RunTable, SequencePlan, joined
 from webkv.kernels import reference
 from webkv.layout import CONVERTERS, DTYPE_BYTES, Held, PageLayout, copy_bytes, kv, plan, share
@@ -49,7 +50,7 @@ def in_order(pools: list[np.ndarray], layout: PageLayout, pages: PageIds) -> lis
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data(), dtype=st.sampled_from(["f16", "int8"]), start=st.integers(0, LENGTH))
 def test_tables_copy_what_the_plan_copies(data: st.DataObject, dtype: str, start: int) -> None:
     src = draw_ranks(data, dtype)
@@ -72,7 +73,7 @@ def test_tables_copy_what_the_plan_copies(data: st.DataObject, dtype: str, start
         assert in_order(made, dst[0], dst_pages) == [bytes(pool) for pool in expected]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data(), converter=st.sampled_from(sorted(CONVERTERS)), start=st.integers(0, LENGTH))
 def test_tables_convert_what_the_plan_converts(data: st.DataObject, converter: str, start: int) -> None:
     source, target = CONVERTERS[converter]

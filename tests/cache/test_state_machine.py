@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.cache.books import free, snapshot
 from tests.cache.harness import NO_ROPE, Pair, config, group, run
-from tests.support import device
+from tests.support import device, examples
 from webkv.cache import CacheConfig, LayerGroup, RopeConfig
 from webkv.errors import CacheError, CacheFullError
 
@@ -238,11 +238,11 @@ class TreeLife(CacheLife):
         self.read_back(choice)
 
 
-def lives(machine: type[CacheLife], examples: int) -> Any:
+def lives(machine: type[CacheLife], count: int) -> Any:
     """A test of `machine`, the same examples in every run."""
     made = machine.TestCase
     made.settings = settings(
-        max_examples=examples, stateful_step_count=16, deadline=None, derandomize=True,
+        max_examples=examples(count), stateful_step_count=16, deadline=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     return made

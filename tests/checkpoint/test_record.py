@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.cache.harness import config, group, run
 from tests.checkpoint.toy import identity
-from tests.support import device
+from tests.support import device, examples
 from webkv.cache import PagedKVCache
 from webkv.checkpoint import Identity, MemoryStore, Session, walk
 from webkv.checkpoint.journal import first_seed, row_key, sealed_rows
@@ -36,7 +36,7 @@ from webkv.checkpoint.record import (
 )
 from webkv.errors import DamageError, IdentityError, WebkvError
 
-quick = settings(deadline=None, max_examples=150)
+quick = settings(deadline=None, max_examples=examples(150))
 word = st.integers(0, 2**32 - 1)
 plain = st.recursive(
     st.none()
@@ -117,7 +117,7 @@ def test_any_rows_with_right_digests_are_a_session_or_a_named_error(listed: list
 @given(st.recursive(plain, lambda inner: st.dictionaries(st.sampled_from(
     ["weights", "tokenizer", "rope", "groups", "page_tokens", "quantizer", "namespace", "name", "layout_id",
      "page_bytes", "window", "sinks"]), inner), max_leaves=12))  # fmt: skip
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_any_json_is_an_identity_or_a_named_error(data: Any) -> None:
     try:
         found = Identity.from_json(data)

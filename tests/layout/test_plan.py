@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layout.oracle import expected, labels, moves
+from tests.support import examples
 from webkv.errors import LayoutError
 from webkv.layout import (
     Axis,
@@ -145,7 +146,7 @@ def holders(draw: st.DrawFn, heads: int, dim: int) -> Holders:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), heads=st.integers(1, 5), dim=st.sampled_from([2, 4]))
 def test_random_layouts_agree_with_labelled_bytes(data: st.DataObject, heads: int, dim: int) -> None:
     src, dst = (data.draw(holders(heads, dim)) for _ in range(2))
@@ -160,7 +161,7 @@ def test_random_layouts_agree_with_labelled_bytes(data: st.DataObject, heads: in
     assert {place: forward[via] for place, via in moves(there_and_back).items()} == origin
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data(), heads=st.integers(1, 4))
 def test_runs_are_as_long_as_both_sides_allow(data: st.DataObject, heads: int) -> None:
     src, dst = (data.draw(holders(heads, 2)) for _ in range(2))

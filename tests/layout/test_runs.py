@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.layout.oracle import labels, moves
+from tests.support import examples
 from webkv.errors import LayoutError
 from webkv.layout import (
     BufferPair,
@@ -92,7 +93,7 @@ ORDERS, PACKINGS = (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), to_int8=st.booleans(), heads=st.integers(1, 4))
 def test_every_int8_row_is_converted_with_its_own_scale(
     data: st.DataObject, to_int8: bool, heads: int

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.tiny import write_tiny_gemma3, write_tiny_llama
+from tests.support import examples
 from webkv.errors import ModelError
 from webkv.models.gguf import open_gguf
 from webkv.models.locate import locate
@@ -79,7 +80,7 @@ def test_digest_is_the_files_sha256_and_progress_counts_to_its_size(tmp_path: Pa
     assert seen == sorted(seen)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(cuts=st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_part_files_read_as_their_concatenation(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[float]
@@ -118,7 +119,7 @@ def test_truncated_tensor_data_names_the_tensor(tmp_path: Path) -> None:
 RAW: list[bytes] = []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(at=st.integers(0, 12_000), value=st.integers(0, 255), width=st.sampled_from([1, 4, 8]))
 def test_a_damaged_header_raises_model_error_in_one_line_or_still_parses(
     tmp_path_factory: pytest.TempPathFactory, at: int, value: int, width: int

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.models.tiny import write_tiny_gemma3, write_tiny_llama
+from tests.support import examples
 from webkv.errors import ModelError, PromptError
 from webkv.models.encoders import ByteBpe, LibraryBpe
 from webkv.models.gguf import open_gguf
@@ -66,7 +67,7 @@ def test_ids_are_llama_cpps(model: str, case: dict[str, Any]) -> None:
     assert tokenizer.encode(case["text"], special=False) == case["ids_plain"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=TRICKY)
 def test_the_library_and_the_plain_python_encoder_agree(text: str) -> None:
     tokenizer = packaged("smollm2")
@@ -81,7 +82,7 @@ def plain_encoder() -> ByteBpe:
     return ByteBpe(metadata["tokenizer.ggml.tokens"], merges, numbers_apart=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=TEXT | TRICKY)
 @pytest.mark.parametrize("write", [write_tiny_llama, write_tiny_gemma3])
 def test_decode_inverts_encode(write: Any, text: str) -> None:
@@ -90,14 +91,14 @@ def test_decode_inverts_encode(write: Any, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, special=False)) == marks_lost
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=TRICKY)
 def test_gemmas_decode_inverts_encode(text: str) -> None:
     tokenizer = packaged("gemma3")
     assert tokenizer.decode(tokenizer.encode(text, special=False)) == text.replace("▁", " ")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ids=st.lists(st.integers(0, 298), max_size=30))
 @pytest.mark.parametrize("write", [write_tiny_llama, write_tiny_gemma3])
 def test_a_stream_gives_the_text_of_decode_and_never_half_a_character(write: Any, ids: list[int]) -> None:
@@ -162,7 +163,7 @@ def test_end_ids_are_those_that_stop_generation() -> None:
     assert tiny(write_tiny_gemma3).eos_ids == (1, 5)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=st.text("ab<|>x", max_size=30))
 def test_cut_loses_nothing_and_leaves_no_token(text: str) -> None:
     tokens = {"<a>": 0, "<a": 1, "|": 2, "ab<|": 3}
@@ -173,7 +174,7 @@ def test_cut_loses_nothing_and_leaves_no_token(text: str) -> None:
     assert "" not in parts
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=TEXT | TRICKY)
 @pytest.mark.parametrize("write", [write_tiny_llama, write_tiny_gemma3])
 def test_hidden_text_has_the_ids_of_plain_text(write: Any, text: str) -> None:

@@ -2,7 +2,8 @@
 
     python -m pytest -p tests.web.in_browser --in-browser tests/gpu tests/kernels
 
-The tests are collected here as ever; one browser runs them all, and its reports are ordinary results.
+The tests are collected here as ever.  Pages in browsers of their own take file after file and run them;
+their reports are ordinary results.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption("--browsers", type=int, default=2, metavar="N", help="how many at a time (2)")
     group.addoption("--pyodide", default=PYODIDE, metavar="VERSION", help=f"its version ({PYODIDE})")
     group.addoption(
-        "--in-browser-timeout", type=float, default=3000, metavar="S", help="for the whole run (3000)"
+        "--in-browser-timeout", type=float, default=300, metavar="S", help="for one test, or the start (300)"
     )
 
 
@@ -50,17 +51,24 @@ def zipped_tests() -> bytes:
 
 
 class _Results:
-    """Turns what the pages send into reports of the session's items."""
+    """Deals out the session's files, and turns what the pages send into reports of its items."""
 
     def __init__(self, session: Any) -> None:
         self._config = session.config
         self.open = {item.nodeid: item for item in session.items}
+        self.files: dict[str, list[str]] = {}
+        for test in self.open:
+            self.files.setdefault(file_of(test), []).append(test)
+        self._left = list(reversed(self.files))
         self._whole: dict[str, Any] = {}
 
-    def revived(self, text: str) -> Any:
+    def take(self) -> str:
+        """The next file to run, in the order of collection; empty when none is left."""
+        return self._left.pop() if self._left else ""
+
+    def revived(self, data: Any) -> Any:
         """A report as the page made it."""
-        hook = self._config.hook.pytest_report_from_serializable
-        report = hook(config=self._config, data=json.loads(text))
+        report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
         if report.skipped and isinstance(report.longrepr, list):  # JSON has no tuples
             report.longrepr = tuple(report.longrepr)
         return report
@@ -80,9 +88,9 @@ class _Results:
             del self.open[report.nodeid]
 
     def account(self, ids: list[str], why: str) -> None:
-        """Report the tests that a page did not run: their file was skipped there, or the page died."""
-        for item in [self.open[test] for test in ids if test in self.open]:
-            whole = self._whole.get(item.nodeid.split("::")[0])
+        """Report the tests that no page ran: their file was skipped there, or a page died."""
+        for item in [self.open.pop(test) for test in ids if test in self.open]:
+            whole = self._whole.get(file_of(item.nodeid))
             lacking = _NATIVE_ONLY.search(str(whole.longrepr)) if whole is not None else None
             if whole is not None and whole.skipped:
                 outcome, text = "skipped", whole.longrepr
@@ -96,68 +104,73 @@ class _Results:
             item.ihook.pytest_runtest_logreport(report=report)
 
 
-class _Run:
-    """One page's share of the tests, and what became of the page."""
+class _Page:
+    """A page that runs files of the tests, and what became of it."""
 
-    def __init__(self, results: _Results, ids: list[str]) -> None:
+    def __init__(self, results: _Results) -> None:
         self.results = results
-        self.ids = ids
-        self.ended = asyncio.Event()
+        self.heard = asyncio.Event()
+        self.ended = False
         self.death = ""
+        self.file = ""
         self.running = "the start"
-        self.output: list[str] = []
+        self.output = ""
+
+    def take(self) -> str:
+        """What to run next."""
+        self.file = self.results.take()
+        return self.file
 
     def told(self, kind: str, text: str) -> None:
         """One message of the page."""
-        if kind == "report":
-            self.results.ran(self.results.revived(text))
+        self.heard.set()
+        if kind == "ran":
+            self.running, reports = json.loads(text)
+            for report in reports:
+                self.results.ran(self.results.revived(report))
         elif kind == "collected":
-            self.results.collected(self.results.revived(text))
-        elif kind == "running":
-            self.running = text
+            self.results.collected(self.results.revived(json.loads(text)))
         elif kind == "output":
-            self.output.append(text)
+            self.output = text
         else:
-            self.death = text
-            self.ended.set()
+            self.ended, self.death = True, text and f"the page died at {self.running}: {text}"
 
     async def drive(self, root: str, limit: float) -> None:
-        """Open a browser of its own, run the tests, and account for each of them."""
+        """Open a browser of its own and run files until none is left; account for the one it died at."""
         with tempfile.TemporaryDirectory() as profile:
             async with browser(Path(profile)) as context:
                 page = await context.new_page()
-                page.on("crash", lambda _: self.told("died", f"the page crashed at {self.running}"))
+                page.on("crash", lambda _: self.told("died", "it crashed"))
                 page.on("pageerror", lambda error: self.told("died", str(error)))
                 await page.expose_function("told", self.told)
+                await page.expose_function("take", self.take)
                 await page.goto(f"{root}harness/harness.html")
-                await page.evaluate("ids => start(ids)", self.ids)
-                try:
-                    await asyncio.wait_for(self.ended.wait(), limit)
-                except TimeoutError:
-                    self.death = f"no end after {limit:.0f} s; it was at {self.running}"
-        self.results.account(self.ids, self.death or "".join(self.output)[-2000:])
+                await page.evaluate("ids => start(ids)", list(self.results.open))
+                while not self.ended:
+                    self.heard.clear()
+                    try:
+                        await asyncio.wait_for(self.heard.wait(), limit)
+                    except TimeoutError:
+                        self.told("died", f"nothing was heard for {limit:.0f} s")
+        if self.death:
+            self.results.account(self.results.files.get(self.file, []), f"{self.death}\n{self.output}")
 
 
-def shares(ids: list[str], count: int) -> list[list[str]]:
-    """`count` lists of about as many tests; a file's tests stay together, in order."""
-    files: dict[str, list[str]] = {}
-    for test in ids:
-        files.setdefault(test.split("::")[0], []).append(test)
-    lists: list[list[str]] = [[] for _ in range(count)]
-    for tests in sorted(files.values(), key=len, reverse=True):
-        min(lists, key=len).extend(tests)
-    return [share for share in lists if share]
+def file_of(test: str) -> str:
+    """The file of a test's id."""
+    return test.split("::")[0]
 
 
 async def _drive(session: Any, results: _Results) -> None:
     option = session.config.getoption
     site = prepare(lambda line: print(line, file=sys.stderr), tests=True, version=option("--pyodide"))
-    pages = Pages(site)
-    pages.folders["harness"] = ROOT / "tests" / "web"
-    pages.made["tests.zip"] = zipped_tests()
-    runs = [_Run(results, ids) for ids in shares(list(results.open), option("--browsers"))]
-    with served(pages) as root:
-        await asyncio.gather(*(run.drive(root, option("--in-browser-timeout")) for run in runs))
+    served_pages = Pages(site)
+    served_pages.folders["harness"] = ROOT / "tests" / "web"
+    served_pages.made["tests.zip"] = zipped_tests()
+    pages = [_Page(results) for _ in range(min(option("--browsers"), len(results.files)))]
+    with served(served_pages) as root:
+        await asyncio.gather(*(page.drive(root, option("--in-browser-timeout")) for page in pages))
+    results.account(list(results.open), "\n".join(page.death + page.output for page in pages))
 
 
 @pytest.hookimpl(tryfirst=True)
