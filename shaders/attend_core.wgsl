@@ -15,6 +15,7 @@ override SM_SCALE: f32 = 1.0;
 override SOFTCAP: f32 = 0.0;
 override CHUNKS: u32 = (V_DIM + 7u) / 8u;
 override STREAMS: u32 = max(LANES / CHUNKS, 1u);
+const TEAMS = 1u;  // as quad_core has
 
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
 
@@ -25,9 +26,14 @@ var<private> record: array<u32, 8>;            // (row, query head) number to st
 var<private> query: array<u32, 8>;             // where a row's query starts, in vec4
 var<private> first_key: array<i32, 8>;         // a row sees keys first_key .. end_key - 1
 var<private> end_key: array<i32, 8>;
+var<private> mine: array<i32, 8>;              // see attend_mask_tree
 var<private> score: array<vec4<f32>, 16>;      // [row][2]: slots 0-3 and 4-7 of this lane
 var<private> acc: array<mat2x4<f32>, 8>;
 var<private> total: array<f32, 8>;             // sum of p over this lane's slots
+
+fn team(lane: u32) -> u32 {
+    return 0u;
+}
 
 fn exp2_0(x: f32) -> f32 {
     return select(exp2(x), 1.0, x == 0.0);  // exactly 1, or a tile a row does not see would change it

@@ -18,16 +18,29 @@ override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
 override SPLIT: i32;
 
+// What a core's `begin` asks for; `query`: where it starts, in vec4; `record`: the number to store it at.
+struct Row {
+    query: u32,
+    record: u32,
+    first: i32,  // sees keys first .. end - 1
+    end: i32,
+    mine: i32,   // see attend_mask_tree
+}
+
 fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     return (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
 }
 
-// `head`: of the row, in its group; `head0`: the group's first.
-fn set_row(row: u32, head: u32, head0: u32, at: vec2<u32>, seen: vec2<i32>) {
-    query[row] = (at.x * Q_STRIDE + (head0 + min(head, GROUP - 1u)) * HEAD_DIM) / 4u;
-    record[row] = select(NO_RECORD, at.y * KV_HEADS * GROUP + head0 + head, row < ROWS && head < GROUP);
-    first_key[row] = seen.x;
-    end_key[row] = seen.y;
+var<private> head0: u32;    // the row's first query head
+var<private> group_end: u32;// after the last head of the group
+var<private> q_row: u32;
+var<private> out_row: u32;
+var<private> seen: vec2<i32>;
+
+fn row_of(row: u32) -> Row {
+    let head = min(head0 + row, group_end - 1u);
+    let record = select(NO_RECORD, out_row * KV_HEADS * GROUP + head, head0 + row < group_end);
+    return Row((q_row * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, 0);
 }
 
 @compute @workgroup_size(LANES)
@@ -48,24 +61,11 @@ fn main(
     if (begins >= keys.slots && group.x > 0u) {
         return;
     }
-    let head = (group.y % parts) * ROWS;
-    let head0 = kv_head * GROUP;
-    let at = vec2<u32>(sequence, group.x * grid.z + sequence);
-    let seen = vec2<i32>(first, keys.length);
-    set_row(0u, head, head0, at, seen);
-    set_row(1u, head + 1u, head0, at, seen);
-    set_row(2u, head + 2u, head0, at, seen);
-    set_row(3u, head + 3u, head0, at, seen);
-    set_row(4u, head + 4u, head0, at, seen);
-    set_row(5u, head + 5u, head0, at, seen);
-    set_row(6u, head + 6u, head0, at, seen);
-    set_row(7u, head + 7u, head0, at, seen);
-    if (ROWS > 8u) {
-        set_row(8u, head + 8u, head0, at, seen);
-        set_row(9u, head + 9u, head0, at, seen);
-        set_row(10u, head + 10u, head0, at, seen);
-        set_row(11u, head + 11u, head0, at, seen);
-    }
+    head0 = kv_head * GROUP + group.y % parts * ROWS;
+    group_end = (kv_head + 1u) * GROUP;
+    q_row = sequence;
+    out_row = group.x * grid.z + sequence;
+    seen = vec2<i32>(first, keys.length);
     begin(lane);
     if (keys.length > 0) {
         let last = (keys.start + ends - 1) / TILE;

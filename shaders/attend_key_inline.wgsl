@@ -33,3 +33,7 @@ fn key8(element: u32, d: u32, key: i32) -> mat2x4<f32> {
     let at = u32(max(key, 0));
     return zero_tail(mat2x4<f32>(key4(element, d, at), key4(element, min(d + 4u, HEAD_DIM - 4u), at)), d);
 }
+
+fn key16(element: u32, d: u32, e: u32, key: i32) -> array<mat2x4<f32>, 2> {
+    return array<mat2x4<f32>, 2>(key8(element, d, key), key8(element, e, key));
+}

@@ -1,8 +1,8 @@
 // Causal (or all) keys, within the window: a range.
 fn begin_mask(sequence: u32, sequences: u32, length: i32) {}
 
-fn row_sees(row: u32, r: u32, rows: u32, range: vec2<i32>, length: i32) -> vec2<i32> {
-    return range;
+fn row_sees(r: u32, rows: u32, range: vec2<i32>) -> vec3<i32> {
+    return vec3<i32>(range, 0);
 }
 
 fn all_end(end: i32, length: i32) -> i32 {

@@ -4,7 +4,6 @@
 var<private> nodes: i32;
 var<private> tree_key: i32;       // the key of node 0
 var<private> tree_at: i32;        // where node 0's pair is in `tree`
-var<private> mine: array<i32, 12>;// first_r of each row
 
 fn begin_mask(sequence: u32, sequences: u32, length: i32) {
     nodes = tree[sequence + 1u] - tree[sequence];
@@ -12,12 +11,12 @@ fn begin_mask(sequence: u32, sequences: u32, length: i32) {
     tree_at = i32(sequences) + 1 + 2 * tree[sequence];
 }
 
-fn row_sees(row: u32, r: u32, rows: u32, range: vec2<i32>, length: i32) -> vec2<i32> {
+// The third is first_r.
+fn row_sees(r: u32, rows: u32, range: vec2<i32>) -> vec3<i32> {
     if (nodes <= 0) {
-        return range;
+        return vec3<i32>(range, 0);
     }
-    mine[row] = tree[tree_at + 2 * max(nodes - i32(rows - r), 0)];
-    return vec2<i32>(range.x, length);
+    return vec3<i32>(range.x, tree_key + nodes, tree[tree_at + 2 * max(nodes - i32(rows - r), 0)]);
 }
 
 // Any node may be seen by any row.

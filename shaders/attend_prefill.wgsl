@@ -21,20 +21,33 @@ override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
 override CAUSAL: bool = true;
 
+// What a core's `begin` asks for; `query`: where it starts, in vec4; `record`: the number to store it at.
+struct Row {
+    query: u32,
+    record: u32,
+    first: i32,  // sees keys first .. end - 1
+    end: i32,
+    mine: i32,   // see attend_mask_tree
+}
+
+var<private> row0: u32;     // the sequence's first row
+var<private> rows: u32;
+var<private> pair0: u32;    // the team's first (row, head in group) pair
+var<private> kv_head: u32;
+var<private> length: i32;
+
 // Keys that query row `r` sees: first .. end - 1.
-fn seen_by(r: u32, rows: u32, length: i32) -> vec2<i32> {
+fn seen_by(r: u32) -> vec2<i32> {
     let end = select(length, clamp(length - i32(rows - 1u - r), 0, length), CAUSAL);
     return vec2<i32>(select(0, max(end - WINDOW, 0), CAUSAL && WINDOW > 0), end);
 }
 
-fn set_row(row: u32, pair: u32, rows: u32, row0: u32, kv_head: u32, length: i32) {
-    let r = min(pair / GROUP, rows - 1u);
-    let head = kv_head * GROUP + pair % GROUP;
-    let seen = row_sees(row, r, rows, seen_by(r, rows, length), length);
-    query[row] = ((row0 + r) * Q_STRIDE + head * HEAD_DIM) / 4u;
-    record[row] = select(NO_RECORD, (row0 + r) * KV_HEADS * GROUP + head, row < ROWS && pair < rows * GROUP);
-    first_key[row] = seen.x;
-    end_key[row] = seen.y;
+fn row_of(row: u32) -> Row {
+    let r = min((pair0 + row) / GROUP, rows - 1u);
+    let head = kv_head * GROUP + (pair0 + row) % GROUP;
+    let seen = row_sees(r, rows, seen_by(r));
+    let record = select(NO_RECORD, (row0 + r) * KV_HEADS * GROUP + head, pair0 + row < rows * GROUP);
+    return Row(((row0 + r) * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, seen.z);
 }
 
 @compute @workgroup_size(LANES)
@@ -43,37 +56,26 @@ fn main(
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let row0 = u32(qo_indptr[group.z]);
-    let rows = u32(qo_indptr[group.z + 1u]) - row0;
-    let pair = group.x * ROWS;
+    row0 = u32(qo_indptr[group.z]);
+    rows = u32(qo_indptr[group.z + 1u]) - row0;
+    kv_head = group.y;
+    let pair = group.x * ROWS * TEAMS;
+    pair0 = pair + team(lane) * ROWS;
     if (pair >= rows * GROUP) {
         return;
     }
     let keys = keys_of(group.z, grid.z);
-    begin_mask(group.z, grid.z, keys.length);
-    set_row(0u, pair, rows, row0, group.y, keys.length);
-    set_row(1u, pair + 1u, rows, row0, group.y, keys.length);
-    set_row(2u, pair + 2u, rows, row0, group.y, keys.length);
-    set_row(3u, pair + 3u, rows, row0, group.y, keys.length);
-    set_row(4u, pair + 4u, rows, row0, group.y, keys.length);
-    set_row(5u, pair + 5u, rows, row0, group.y, keys.length);
-    set_row(6u, pair + 6u, rows, row0, group.y, keys.length);
-    set_row(7u, pair + 7u, rows, row0, group.y, keys.length);
-    if (ROWS > 8u) {
-        set_row(8u, pair + 8u, rows, row0, group.y, keys.length);
-        set_row(9u, pair + 9u, rows, row0, group.y, keys.length);
-        set_row(10u, pair + 10u, rows, row0, group.y, keys.length);
-        set_row(11u, pair + 11u, rows, row0, group.y, keys.length);
-    }
-    let first = seen_by(pair / GROUP, rows, keys.length).x;
-    let end = all_end(seen_by(min((pair + ROWS - 1u) / GROUP, rows - 1u), rows, keys.length).y, keys.length);
+    length = keys.length;
+    begin_mask(group.z, grid.z, length);
+    let first = seen_by(pair / GROUP).x;
+    let end = all_end(seen_by(min((pair + ROWS * TEAMS - 1u) / GROUP, rows - 1u)).y, length);
     begin(lane);
     if (end > first) {
         let low = slot_of_key(keys, first);
         let high = slot_of_key(keys, end - 1) + 1;
         let last = (keys.start + high - 1) / TILE;
         for (var tile = (keys.start + low) / TILE; tile <= last; tile++) {
-            attend_tile(keys, group.y, tile * TILE - keys.start, low, high, lane);
+            attend_tile(keys, kv_head, tile * TILE - keys.start, low, high, lane);
         }
     }
     finish(lane);

@@ -1,6 +1,25 @@
 // A workgroup's walk over tiles: `begin`, `attend_tile` for each, `finish`; see attend_core.
 
+fn set_row(row: u32) {
+    if (row < ROWS) {
+        let found = row_of(row);
+        query[row] = found.query;
+        record[row] = found.record;
+        first_key[row] = found.first;
+        end_key[row] = found.end;
+        mine[row] = found.mine;
+    }
+}
+
 fn begin(lane: u32) {
+    set_row(0u);
+    set_row(1u);
+    set_row(2u);
+    set_row(3u);
+    set_row(4u);
+    set_row(5u);
+    set_row(6u);
+    set_row(7u);
     if (lane < 8u) {
         state[lane] = vec2<f32>(LOWEST, 1.0);
     }

@@ -6,11 +6,7 @@ fn page_count() -> u32 {
 }
 
 fn load4(element: u32) -> vec4<f32> {
-    return live4(element, true);
-}
-
-fn live4(element: u32, live: bool) -> vec4<f32> {
-    let w = select(vec2<u32>(), pages[element / 4u], live);
+    let w = pages[element / 4u];
     return vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y));
 }
 
@@ -18,8 +14,8 @@ fn load8(element: u32) -> mat2x4<f32> {
     return mat2x4<f32>(load4(element), load4(element + 4u));
 }
 
-fn live8(element: u32, live: bool) -> mat2x4<f32> {
-    return mat2x4<f32>(live4(element, live), live4(element + 4u, live));
+fn load16(a: u32, b: u32) -> array<mat2x4<f32>, 2> {
+    return array<mat2x4<f32>, 2>(load8(a), load8(b));
 }
 
 fn load_scale(word: u32) -> f32 {

@@ -14,9 +14,8 @@ fn load8(element: u32) -> mat2x4<f32> {
     return mat2x4<f32>(pages[at], pages[at + 1u]);
 }
 
-fn live8(element: u32, live: bool) -> mat2x4<f32> {
-    let x = load8(element);
-    return mat2x4<f32>(select(vec4<f32>(), x[0], live), select(vec4<f32>(), x[1], live));
+fn load16(a: u32, b: u32) -> array<mat2x4<f32>, 2> {
+    return array<mat2x4<f32>, 2>(load8(a), load8(b));
 }
 
 fn load_scale(word: u32) -> f32 {

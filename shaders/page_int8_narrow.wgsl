@@ -18,9 +18,8 @@ fn load8(element: u32) -> mat2x4<f32> {
     return mat2x4<f32>(load4(element), load4(element + 4u));
 }
 
-// Bytes of a dead slot are numbers too; only its scale may be NaN.
-fn live8(element: u32, live: bool) -> mat2x4<f32> {
-    return load8(element);
+fn load16(a: u32, b: u32) -> array<mat2x4<f32>, 2> {
+    return array<mat2x4<f32>, 2>(load8(a), load8(b));
 }
 
 fn load_scale(word: u32) -> f32 {

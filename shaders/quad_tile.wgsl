@@ -1,5 +1,4 @@
-// The steps of one tile; see quad_core.  `base`: the tile's first slot (may be negative).
-// `low`, `high`: only slots low .. high - 1 are seen by some row; what lies outside is skipped.
+// One tile; see quad_core.
 
 // The place of 4 neighbouring slots whose absolute position is a multiple of 4; PAGE_TOKENS is one, too.
 fn quad_place(keys: Keys, slot: i32) -> vec2<u32> {
@@ -7,125 +6,122 @@ fn quad_place(keys: Keys, slot: i32) -> vec2<u32> {
     return vec2<u32>(at.x, min(at.y, PAGE_TOKENS - 4u));  // the clamp of a dead slot may have left the grid
 }
 
-fn dot_block(block: u32, element: u32, lane: u32, key: i32) {
-    if (32u * block < HEAD_DIM) {
-        let k = key8(element, 32u * block + 8u * (lane % 4u), key);
-        dot_row(0u, block, k);
-        dot_row(1u, block, k);
-        dot_row(2u, block, k);
-        dot_row(3u, block, k);
-        dot_row(4u, block, k);
-        dot_row(5u, block, k);
-        dot_row(6u, block, k);
-        dot_row(7u, block, k);
-        dot_row(8u, block, k);
-        dot_row(9u, block, k);
-        dot_row(10u, block, k);
-        dot_row(11u, block, k);
+fn dot_pair(pair: u32, element: u32, lane: u32, key: i32) {
+    if (64u * pair < HEAD_DIM) {
+        let k = key16(element, dim_of(2u * pair, lane), dim_of(2u * pair + 1u, lane), key);
+        dot_row(0u, pair, k);
+        dot_row(1u, pair, k);
+        dot_row(2u, pair, k);
+        dot_row(3u, pair, k);
+        dot_row(4u, pair, k);
+        dot_row(5u, pair, k);
+        dot_row(6u, pair, k);
+        dot_row(7u, pair, k);
+        dot_row(8u, pair, k);
+        dot_row(9u, pair, k);
+        dot_row(10u, pair, k);
+        dot_row(11u, pair, k);
     }
 }
 
-fn score_slot(element: u32, lane: u32, key: i32) {
-    dot_block(0u, element, lane, key);
-    dot_block(1u, element, lane, key);
-    dot_block(2u, element, lane, key);
-    dot_block(3u, element, lane, key);
-    dot_block(4u, element, lane, key);
-    dot_block(5u, element, lane, key);
-    dot_block(6u, element, lane, key);
-    dot_block(7u, element, lane, key);
-    push_row(0u);
-    push_row(1u);
-    push_row(2u);
-    push_row(3u);
-    push_row(4u);
-    push_row(5u);
-    push_row(6u);
-    push_row(7u);
-    push_row(8u);
-    push_row(9u);
-    push_row(10u);
-    push_row(11u);
+fn score_slot(i: u32, element: u32, lane: u32, key: i32) {
+    sum = array<f32, 12>();
+    dot_pair(0u, element, lane, key);
+    dot_pair(1u, element, lane, key);
+    dot_pair(2u, element, lane, key);
+    dot_pair(3u, element, lane, key);
+    let here = lane % 4u == i;
+    take_row(0u, here);
+    take_row(1u, here);
+    take_row(2u, here);
+    take_row(3u, here);
+    take_row(4u, here);
+    take_row(5u, here);
+    take_row(6u, here);
+    take_row(7u, here);
+    take_row(8u, here);
+    take_row(9u, here);
+    take_row(10u, here);
+    take_row(11u, here);
 }
 
-// Nothing of a dead slot may reach a result, not even times 0: it may hold NaN.
-fn add_block(block: u32, element: u32, lane: u32, live: vec4<bool>) {
-    if (32u * block < V_DIM) {
-        let at = element + 32u * block + 8u * (lane % 4u);
-        let a = live8(at, live.x);
-        let b = live8(at + V_TOKEN, live.y);
-        let c = live8(at + 2u * V_TOKEN, live.z);
-        let d = live8(at + 3u * V_TOKEN, live.w);
-        add_row(0u, block, a, b, c, d);
-        add_row(1u, block, a, b, c, d);
-        add_row(2u, block, a, b, c, d);
-        add_row(3u, block, a, b, c, d);
-        add_row(4u, block, a, b, c, d);
-        add_row(5u, block, a, b, c, d);
-        add_row(6u, block, a, b, c, d);
-        add_row(7u, block, a, b, c, d);
-        add_row(8u, block, a, b, c, d);
-        add_row(9u, block, a, b, c, d);
-        add_row(10u, block, a, b, c, d);
-        add_row(11u, block, a, b, c, d);
+fn weigh_rows(key: i32, key_scale: f32, value_scale: f32) {
+    weigh_row(0u, key, key_scale, value_scale);
+    weigh_row(1u, key, key_scale, value_scale);
+    weigh_row(2u, key, key_scale, value_scale);
+    weigh_row(3u, key, key_scale, value_scale);
+    weigh_row(4u, key, key_scale, value_scale);
+    weigh_row(5u, key, key_scale, value_scale);
+    weigh_row(6u, key, key_scale, value_scale);
+    weigh_row(7u, key, key_scale, value_scale);
+    weigh_row(8u, key, key_scale, value_scale);
+    weigh_row(9u, key, key_scale, value_scale);
+    weigh_row(10u, key, key_scale, value_scale);
+    weigh_row(11u, key, key_scale, value_scale);
+}
+
+fn add_unit(unit: u32, a: mat2x4<f32>, b: mat2x4<f32>, c: mat2x4<f32>, d: mat2x4<f32>) {
+    if (32u * unit < V_DIM) {
+        let low = array<vec4<f32>, 4>(a[0], b[0], c[0], d[0]);
+        let high = array<vec4<f32>, 4>(a[1], b[1], c[1], d[1]);
+        add_row(0u, unit, low, high);
+        add_row(1u, unit, low, high);
+        add_row(2u, unit, low, high);
+        add_row(3u, unit, low, high);
+        add_row(4u, unit, low, high);
+        add_row(5u, unit, low, high);
+        add_row(6u, unit, low, high);
+        add_row(7u, unit, low, high);
+        add_row(8u, unit, low, high);
+        add_row(9u, unit, low, high);
+        add_row(10u, unit, low, high);
+        add_row(11u, unit, low, high);
     }
 }
 
-fn weigh_rows(lane: u32, key: i32, key_scale: f32, value_scale: f32) {
-    weigh_row(0u, lane, key, key_scale, value_scale);
-    weigh_row(1u, lane, key, key_scale, value_scale);
-    weigh_row(2u, lane, key, key_scale, value_scale);
-    weigh_row(3u, lane, key, key_scale, value_scale);
-    weigh_row(4u, lane, key, key_scale, value_scale);
-    weigh_row(5u, lane, key, key_scale, value_scale);
-    weigh_row(6u, lane, key, key_scale, value_scale);
-    weigh_row(7u, lane, key, key_scale, value_scale);
-    weigh_row(8u, lane, key, key_scale, value_scale);
-    weigh_row(9u, lane, key, key_scale, value_scale);
-    weigh_row(10u, lane, key, key_scale, value_scale);
-    weigh_row(11u, lane, key, key_scale, value_scale);
-    spread_row(0u);
-    spread_row(1u);
-    spread_row(2u);
-    spread_row(3u);
-    spread_row(4u);
-    spread_row(5u);
-    spread_row(6u);
-    spread_row(7u);
-    spread_row(8u);
-    spread_row(9u);
-    spread_row(10u);
-    spread_row(11u);
+fn add_pair(pair: u32, element: vec4<u32>, lane: u32) {
+    if (64u * pair < V_DIM) {
+        let at = element + vec4<u32>(dim_of(2u * pair, lane));
+        let also = element + vec4<u32>(dim_of(2u * pair + 1u, lane));
+        let a = load16(at.x, also.x);
+        let b = load16(at.y, also.y);
+        let c = load16(at.z, also.z);
+        let d = load16(at.w, also.w);
+        add_unit(2u * pair, a[0], b[0], c[0], d[0]);
+        add_unit(2u * pair + 1u, a[1], b[1], c[1], d[1]);
+    }
 }
 
-fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32) {
+// `any`: the values of a slot that holds a key.
+fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
     let at = quad_place(keys, slot);
     let second = vec2<i32>(key_of_slot(keys, slot + 2), key_of_slot(keys, slot + 3));
     let k = vec4<i32>(key_of_slot(keys, slot), key_of_slot(keys, slot + 1), second);
     let e = key_element(at, head);
-    if (UNROLLED) {
-        score_slot(e, lane, k.x);
-        score_slot(e + K_TOKEN, lane, k.y);
-        score_slot(e + 2u * K_TOKEN, lane, k.z);
-        score_slot(e + 3u * K_TOKEN, lane, k.w);
-    } else {
-        for (var i = 0u; i < 4u; i++) {
-            score_slot(e + i * K_TOKEN, lane, k[i]);
-        }
+    for (var i = 0u; i < 4u; i++) {
+        score_slot(i, e + i * K_TOKEN, lane, k[i]);
     }
-    let mine = vec2<u32>(at.x, at.y + lane % 4u);
+    let own = vec2<u32>(at.x, at.y + lane % 4u);
     var scale = vec2<f32>(1.0);
     if (KS_PAGE > 0u) {
-        scale = vec2<f32>(load_scale(key_scale_word(mine, head)), load_scale(value_scale_word(mine, head)));
+        scale = vec2<f32>(load_scale(key_scale_word(own, head)), load_scale(value_scale_word(own, head)));
     }
-    weigh_rows(lane, key_of_slot(keys, slot + i32(lane % 4u)), scale.x, scale.y);
-    let v = value_element(at, head);
-    add_block(0u, v, lane, k >= vec4<i32>(0));
-    add_block(1u, v, lane, k >= vec4<i32>(0));
-    add_block(2u, v, lane, k >= vec4<i32>(0));
-    add_block(3u, v, lane, k >= vec4<i32>(0));
-    add_block(4u, v, lane, k >= vec4<i32>(0));
-    add_block(5u, v, lane, k >= vec4<i32>(0));
-    add_block(6u, v, lane, k >= vec4<i32>(0));
-    add_block(7u, v, lane, k >= vec4<i32>(0));
+    weigh_rows(key_of_slot(keys, slot + i32(lane % 4u)), scale.x, scale.y);
+    // Nothing of a dead slot may reach a sum, not even times 0: it may hold NaN.
+    let v = vec4<u32>(value_element(at, head)) + vec4<u32>(0u, 1u, 2u, 3u) * V_TOKEN;
+    let live = select(vec4<u32>(any), v, k >= vec4<i32>(0));
+    add_pair(0u, live, lane);
+    add_pair(1u, live, lane);
+    add_pair(2u, live, lane);
+    add_pair(3u, live, lane);
+}
+
+// `base`: the tile's first slot (may be negative).  Only slots low .. high - 1 are seen by some row.
+fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32) {
+    let any = value_element(place(keys, slot_of_key(keys, 0)), head);
+    let width = 4 * i32(STREAMS);
+    let end = min(high - base, TILE);
+    for (var at = max(low - base, 0) / width * width; at < end; at += width) {
+        attend_slots(keys, head, base + at + 4 * i32(lane / 4u % STREAMS), lane, any);
+    }
 }

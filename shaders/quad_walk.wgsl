@@ -1,45 +1,60 @@
-// A workgroup's walk over tiles: `begin`, `attend_tile` for each, `finish`; see quad_core.
+// What comes before and after a workgroup's walk over tiles; see quad_core.
 // What every row needs once is a loop in which rows move up: a copy for each row would compile for seconds.
+var<workgroup> part: array<vec4<f32>, 512>;  // of one row: [stream][V_DIM / 4]
+var<workgroup> state: array<vec2<f32>, 8>;   // of one row: [stream] m and the sum of p
 
 fn next_query(row: u32) {
     if (row + 1u < ROWS) {
-        query[row] = query[row + 1u];
-        held[row * 8u + 0u] = held[row * 8u + 8u + 0u];
-        held[row * 8u + 1u] = held[row * 8u + 8u + 1u];
-        held[row * 8u + 2u] = held[row * 8u + 8u + 2u];
-        held[row * 8u + 3u] = held[row * 8u + 8u + 3u];
-        held[row * 8u + 4u] = held[row * 8u + 8u + 4u];
-        held[row * 8u + 5u] = held[row * 8u + 8u + 5u];
-        held[row * 8u + 6u] = held[row * 8u + 8u + 6u];
-        held[row * 8u + 7u] = held[row * 8u + 8u + 7u];
+        first_key[row] = first_key[row + 1u];
+        end_key[row] = end_key[row + 1u];
+        mine[row] = mine[row + 1u];
+        held[row * 8u + 0u] = held[row * 8u + 8u];
+        held[row * 8u + 1u] = held[row * 8u + 9u];
+        held[row * 8u + 2u] = held[row * 8u + 10u];
+        held[row * 8u + 3u] = held[row * 8u + 11u];
+        held[row * 8u + 4u] = held[row * 8u + 12u];
+        held[row * 8u + 5u] = held[row * 8u + 13u];
+        held[row * 8u + 6u] = held[row * 8u + 14u];
+        held[row * 8u + 7u] = held[row * 8u + 15u];
     }
 }
 
 fn next_row(row: u32) {
     if (row + 1u < ROWS) {
-        record[row] = record[row + 1u];
         m[row] = m[row + 1u];
         total[row] = total[row + 1u];
-        acc[row * 8u + 0u] = acc[row * 8u + 8u + 0u];
-        acc[row * 8u + 1u] = acc[row * 8u + 8u + 1u];
-        acc[row * 8u + 2u] = acc[row * 8u + 8u + 2u];
-        acc[row * 8u + 3u] = acc[row * 8u + 8u + 3u];
-        acc[row * 8u + 4u] = acc[row * 8u + 8u + 4u];
-        acc[row * 8u + 5u] = acc[row * 8u + 8u + 5u];
-        acc[row * 8u + 6u] = acc[row * 8u + 8u + 6u];
-        acc[row * 8u + 7u] = acc[row * 8u + 8u + 7u];
+        acc[row * 8u + 0u] = acc[row * 8u + 8u];
+        acc[row * 8u + 1u] = acc[row * 8u + 9u];
+        acc[row * 8u + 2u] = acc[row * 8u + 10u];
+        acc[row * 8u + 3u] = acc[row * 8u + 11u];
+        acc[row * 8u + 4u] = acc[row * 8u + 12u];
+        acc[row * 8u + 5u] = acc[row * 8u + 13u];
+        acc[row * 8u + 6u] = acc[row * 8u + 14u];
+        acc[row * 8u + 7u] = acc[row * 8u + 15u];
     }
 }
 
-fn hold(block: u32, at: u32) {
-    if (32u * block < HEAD_DIM) {
-        held[(ROWS - 1u) * 8u + block] = mat2x4<f32>(q[at + 8u * block], q[at + 8u * block + 1u]);
-    }
+// The last row's units move up, and a new one comes last.
+fn hold(unit: mat2x4<f32>) {
+    let last = (ROWS - 1u) * 8u;
+    held[last + 0u] = held[last + 1u];
+    held[last + 1u] = held[last + 2u];
+    held[last + 2u] = held[last + 3u];
+    held[last + 3u] = held[last + 4u];
+    held[last + 4u] = held[last + 5u];
+    held[last + 5u] = held[last + 6u];
+    held[last + 6u] = held[last + 7u];
+    held[last + HEAD_DIM / 32u - 1u] = unit;
+}
+
+// A loop whose length the compiler knows would be unrolled, and compile for seconds: `lane` / LANES is 0.
+fn rows_of(lane: u32) -> u32 {
+    return ROWS + lane / LANES;
 }
 
 fn begin(lane: u32) {
-    for (var row = 0u; row < ROWS; row++) {
-        let at = query[0] + 2u * (lane % 4u);
+    for (var row = 0u; row < rows_of(lane); row++) {
+        let next = row_of(row);
         next_query(0u);
         next_query(1u);
         next_query(2u);
@@ -51,15 +66,13 @@ fn begin(lane: u32) {
         next_query(8u);
         next_query(9u);
         next_query(10u);
-        next_query(11u);
-        hold(0u, at);
-        hold(1u, at);
-        hold(2u, at);
-        hold(3u, at);
-        hold(4u, at);
-        hold(5u, at);
-        hold(6u, at);
-        hold(7u, at);
+        first_key[ROWS - 1u] = next.first;
+        end_key[ROWS - 1u] = next.end;
+        mine[ROWS - 1u] = next.mine;
+        for (var unit = 0u; unit < HEAD_DIM / 32u; unit++) {
+            let at = next.query + dim_of(unit, lane) / 4u;
+            hold(mat2x4<f32>(q[at], q[at + 1u]));
+        }
     }
     m = array<f32, 12>(
         LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST,
@@ -67,36 +80,23 @@ fn begin(lane: u32) {
     );
 }
 
-fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32) {
-    let width = 4 * i32(STREAMS);
-    let end = min(high - base, TILE);
-    for (var at = max(low - base, 0) / width * width; at < end; at += width) {
-        attend_slots(keys, head, base + at + i32(lane / 4u * 4u), lane);
-    }
+// The first row's sums, 4 at a time.
+fn next_half() -> vec4<f32> {
+    let half = acc[0][0];
+    acc[0] = mat2x4<f32>(acc[0][1], acc[1][0]);
+    acc[1] = mat2x4<f32>(acc[1][1], acc[2][0]);
+    acc[2] = mat2x4<f32>(acc[2][1], acc[3][0]);
+    acc[3] = mat2x4<f32>(acc[3][1], acc[4][0]);
+    acc[4] = mat2x4<f32>(acc[4][1], acc[5][0]);
+    acc[5] = mat2x4<f32>(acc[5][1], acc[6][0]);
+    acc[6] = mat2x4<f32>(acc[6][1], acc[7][0]);
+    acc[7] = mat2x4<f32>(acc[7][1], vec4<f32>());
+    return half;
 }
 
-fn share(block: u32, at: u32) {
-    if (32u * block < V_DIM) {
-        part[at + 8u * block] = acc[block][0];
-        part[at + 8u * block + 1u] = acc[block][1];
-    }
-}
-
-fn finish_row(lane: u32) {
+// Add up the streams' parts of a row, and store it.
+fn store_merged(record: u32, lane: u32) {
     let quads = V_DIM / 4u;
-    let stream = lane / 4u;
-    let pair = total[0] + quadSwapX(total[0]);
-    state[stream] = vec2<f32>(m[0], pair + quadSwapY(pair));
-    let at = stream * quads + 2u * (lane % 4u);
-    share(0u, at);
-    share(1u, at);
-    share(2u, at);
-    share(3u, at);
-    share(4u, at);
-    share(5u, at);
-    share(6u, at);
-    share(7u, at);
-    workgroupBarrier();
     var all = vec2<f32>(LOWEST, 0.0);
     for (var s = 0u; s < STREAMS; s++) {
         all.x = max(all.x, state[s].x);
@@ -109,14 +109,29 @@ fn finish_row(lane: u32) {
         for (var s = 0u; s < STREAMS; s++) {
             x = fma(vec4<f32>(exp2_0(state[s].x - all.x)), part[s * quads + quad], x);
         }
-        store4(record[0], quad, x, all);
+        store4(record, quad, x, all);
     }
-    workgroupBarrier();
 }
 
 fn finish(lane: u32) {
-    for (var row = 0u; row < ROWS; row++) {
-        finish_row(lane);
+    for (var row = 0u; row < rows_of(lane); row++) {
+        let record = row_of(row).record;
+        let two = total[0] + quadSwapX(total[0]);
+        let own = vec2<f32>(m[0], two + quadSwapY(two));
+        for (var half = 0u; half < V_DIM / 16u; half++) {
+            let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
+            if (STREAMS == 1u) {
+                store4(record, quad, next_half(), own);
+            } else {
+                part[lane / 4u * (V_DIM / 4u) + quad] = next_half();
+            }
+        }
+        if (STREAMS > 1u) {
+            state[lane / 4u] = own;
+            workgroupBarrier();
+            store_merged(record, lane);
+            workgroupBarrier();
+        }
         next_row(0u);
         next_row(1u);
         next_row(2u);
@@ -128,6 +143,5 @@ fn finish(lane: u32) {
         next_row(8u);
         next_row(9u);
         next_row(10u);
-        next_row(11u);
     }
 }

@@ -123,3 +123,16 @@ async def test_both_variants_agree() -> None:
     portable = await decode.decode(case, q)
     for a, b in zip(quads, portable, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+async def test_pages_in_64_bit_words_give_the_same_bits(dtype: str, quads: Device) -> None:
+    if "shader-int64" not in quads.facts.features:
+        pytest.skip("the adapter has no 64-bit words")
+    case = Paged(shape_of(9, 3, 64, dtype=dtype), HELD)
+    q = case.queries(len(HELD))
+    words = await decode.decode(case, q)
+    support._device = await open_device(features=["subgroup"])
+    assert uses_quads(support._device, case.shape)
+    for a, b in zip(words, await decode.decode(case, q), strict=True):
+        assert a.tobytes() == b.tobytes()

@@ -4,7 +4,8 @@ Both kernels walk a sequence's keys in tiles that start at absolute multiples of
 depend neither on the other rows of the batch nor on where a prompt was cut into chunks.
 
 Each kernel has two variants, between which the device's facts and the shape choose: the portable one stays
-within WebGPU's defaults; on a CPU, quad operations keep queries and sums in registers (`uses_quads`).
+within WebGPU's defaults; on a CPU, quad operations keep queries and sums in registers (`uses_quads`), and
+pages are read in 64-bit words where the device has "shader-int64", for the same bits.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ NO_LSE = -5e4
 # Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
 _MAX_ROWS = 8
 _MIN_LANES = 32
+_QUAD_LANES = 8
 _CONSTANTS = (
     *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
@@ -62,15 +64,28 @@ def page_codec(shape: AttentionShape) -> str:
     return f"page_{shape.dtype}" if wide else f"page_{shape.dtype}_narrow"
 
 
-def _constants(shape: AttentionShape, q_stride: int, rows: int, quads: bool) -> dict[str, float]:
-    lanes = 8 if quads else max(_MIN_LANES, -(-shape.v_dim // 8))
-    q_stride = q_stride or shape.fused_width
-    return {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride, "ROWS": rows, "LANES": lanes}
+def _paired(shape: AttentionShape) -> bool:
+    """Whether a lane of a quad has 16 neighbouring dims of each 64, and not 8 of each 32."""
+    return shape.head_dim % 64 == 0 and shape.v_dim % 64 == 0
 
 
-def _parts(shape: AttentionShape, quads: bool) -> dict[str, str]:
+def _quad_codec(device: Device, shape: AttentionShape) -> str:
+    fits = _paired(shape) and all(number % 16 == 0 for number in (*shape.key[:4], *shape.value[:4]))
+    words = fits and "shader-int64" in device.facts.features
+    return f"page_{shape.dtype}_u64" if words else page_codec(shape)
+
+
+def _constants(shape: AttentionShape, q_stride: int, rows: int, teams: int) -> dict[str, float]:
+    found = {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride or shape.fused_width, "ROWS": rows}
+    if teams == 0:
+        return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
+    return {**found, "LANES": _QUAD_LANES, "TEAMS": teams, "PAIRED": _paired(shape)}
+
+
+def _parts(device: Device, shape: AttentionShape, quads: bool) -> dict[str, str]:
     steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
-    return {**{name: name for name in _PARTS}, **steps, "page": page_codec(shape)}
+    page = _quad_codec(device, shape) if quads else page_codec(shape)
+    return {**{name: name for name in _PARTS}, **steps, "page": page}
 
 
 def _key_part(shape: AttentionShape, constants: dict[str, float]) -> str:
@@ -107,13 +122,11 @@ def attend_decode(
     quads = uses_quads(batch.device, shape)
     parts = -(-shape.group // _max_rows(quads, shape))
     rows = -(-shape.group // parts)
-    constants = {**_constants(shape, q_stride, rows, quads), "SPLIT": KV_TILE}
-    if quads:
-        constants["UNROLLED"] = rows * shape.head_dim <= 512
+    constants = {**_constants(shape, q_stride, rows, int(quads)), "SPLIT": KV_TILE}
     split = max_tiles > 1
     store = "attend_store_split" if split else "attend_store_lse" if lse is not None else "attend_store"
     key = _key_part(shape, constants)
-    imports = {**_parts(shape, quads), "key": key, "store": store}
+    imports = {**_parts(batch.device, shape, quads), "key": key, "store": store}
     kernel = batch.device.kernel("attend_decode", constants, imports)
     extra = rope_full if rope_full is not None else None if split else lse
     target = scratch if split else out
@@ -172,15 +185,17 @@ def attend_prefill(
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
     quads = uses_quads(batch.device, shape)
     rows = _max_rows(quads, shape)
-    constants = {**_constants(shape, q_stride, rows, quads), "CAUSAL": causal}
+    teams = _QUAD_LANES // 4 if quads else 0
+    constants = {**_constants(shape, q_stride, rows, teams), "CAUSAL": causal}
     key = _key_part(shape, constants)
     store = "attend_store" if lse is None else "attend_store_lse"
     mask = "attend_mask" if tree is None else "attend_mask_tree"
-    imports = {**_parts(shape, quads), "key": key, "mask": mask, "store": store}
+    imports = {**_parts(batch.device, shape, quads), "key": key, "mask": mask, "store": store}
     kernel = batch.device.kernel("attend_prefill", constants, imports)
     tables = (table.page_indptr, table.length_info, table.page_indices)
     group = kernel.bind(q, pages, *tables, out, qo_indptr, *extras)
-    batch.dispatch(kernel, group, -(-max_rows * shape.group // rows), shape.kv_heads, sequences)
+    pairs = max_rows * shape.group
+    batch.dispatch(kernel, group, -(-pairs // (rows * max(teams, 1))), shape.kv_heads, sequences)
 
 
 def merge_state(

@@ -17,7 +17,7 @@ from webkv.kernels.rows import Rows, Stream
 from webkv.kernels.shape import Binding
 
 ACTIVATIONS = ("silu", "gelu")
-FEATURES = ("subgroup",)
+FEATURES = ("subgroup", "shader-int64")
 """Optional features that faster variants use where a device has them, for the same bits."""
 
 STAGED = 16
