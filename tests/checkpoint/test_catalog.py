@@ -55,6 +55,34 @@ async def test_deleting_leaves_what_others_share() -> None:
     assert await store.keys("") == []
 
 
+async def test_equal_pages_of_two_namespaces_are_kept_once_and_found_by_each_alone() -> None:
+    store = MemoryStore()
+    for name in ("alice", "bob"):
+        engine = ToyEngine(await Session.create(store, identity(namespace=name), id=name))
+        engine.session.request({})
+        engine.session.prompt(prompt(1, 9))
+        plan = await engine.restore()
+        assert plan.imported == 0
+        await engine.generate(9)
+        await engine.session.close()
+    pages = await store.keys("p/")
+    assert len(await store.keys("x/")) == 2 * len(pages)
+    await delete(store, "bob")
+    assert await store.keys("p/") == pages
+    assert len(await store.keys("x/")) == len(pages)
+    await delete(store, "alice")
+    assert await store.keys("") == []
+
+
+async def test_a_session_that_only_began_is_listed() -> None:
+    store = MemoryStore()
+    await (await Session.create(store, identity(), id="a", facts={"title": "nothing yet"})).close()
+    (found,) = await sessions(store)
+    assert (found.id, found.tokens, found.end, found.facts["title"]) == ("a", 0, None, "nothing yet")
+    await delete(store, "a")
+    assert await store.keys("") == []
+
+
 async def test_a_session_in_use_is_not_deleted() -> None:
     store = MemoryStore()
     await stored(store, "a", 1)

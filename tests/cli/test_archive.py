@@ -21,6 +21,17 @@ def test_a_session_moves_to_another_store(
     assert inspected[0] == inspected[1]
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "é", "x" * 65])
+def test_an_id_that_is_none_is_refused(
+    name: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.safetensors"
+    assert run(capsys, "export", "a", file, "--store", path)[0] == 0
+    code, _, err = run(capsys, "import", file, "--session", name, "--store", tmp_path / "other.db")
+    assert code == 2
+    assert f"session id is {name!r}" in err
+
+
 def test_export_overwrites_nothing(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("precious")

@@ -66,6 +66,11 @@ def test_titles_are_text_and_not_markup(path: Path, capsys: pytest.CaptureFixtur
     assert "2 sessions" in err
 
 
+def test_ids_are_never_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_sessions(tmp_path / "long.db", **{"x" * 64: "a title " * 20})
+    assert "x" * 64 in run(capsys, "sessions", "--store", tmp_path / "long.db")[1]
+
+
 def test_lists_for_programs_are_json_lines(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "sessions", "--store", path, "--json", "--verify")
     found = {line["session"]: line for line in map(json.loads, out.splitlines())}

@@ -83,7 +83,7 @@ async def import_session(store: Store, path: Path, session: str | None = None) -
     """
     facts, tensors = _read(path)
     theirs = facts["session"]
-    name = session or theirs
+    name = theirs if session is None else session
     require_id(name)
     async with session_lock(store, name):
         if await store.keys(row_key(name, 0)):

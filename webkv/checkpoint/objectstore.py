@@ -20,11 +20,12 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any
 
+from webkv.checkpoint.bucket import Bucket
 from webkv.checkpoint.objectlog import Elsewhere, Value, pack, unpack
 from webkv.checkpoint.stores import DURABILITIES, Durability
 from webkv.errors import DamageError, StoreBusyError, StoreError
@@ -32,8 +33,6 @@ from webkv.errors import DamageError, StoreBusyError, StoreError
 _LARGE = 64 << 10
 _LOG_PER_SNAPSHOT = 256
 _READS_AT_ONCE = 16
-
-T = TypeVar("T")
 
 
 class ObjectStore:
@@ -44,7 +43,7 @@ class ObjectStore:
     """
 
     def __init__(self, objects: Any, lease: float = 30.0) -> None:
-        self.objects = objects
+        self._bucket = Bucket(objects)
         self.lease = lease
         self._values: dict[str, Value] = {}
         self._next = 0
@@ -66,7 +65,7 @@ class ObjectStore:
             raise StoreError(f"{url}: {str(error).splitlines()[0]}") from error
 
     def __str__(self) -> str:
-        return str(self.objects)
+        return str(self._bucket)
 
     async def __aenter__(self) -> ObjectStore:
         return self
@@ -75,15 +74,13 @@ class ObjectStore:
         await self.close()
 
     async def close(self) -> None:
-        """Let obstore's threads finish; call it before the process ends."""
-        # They touch Python objects a moment longer than a call takes; an interpreter that exits meanwhile is
-        # aborted (PyO3/pyo3-async-runtimes#40).
-        await asyncio.sleep(0.1)
+        """See `Bucket.close`."""
+        await self._bucket.close()
 
     async def get(self, key: str) -> bytes | None:
         await self._first_read()
         value = self._values.get(key)
-        return await self._fetch(value.path) if isinstance(value, Elsewhere) else value
+        return await self._bucket.fetch(value.path) if isinstance(value, Elsewhere) else value
 
     async def keys(self, prefix: str) -> list[str]:
         await self._first_read()
@@ -109,16 +106,15 @@ class ObjectStore:
             values[key] = (
                 bytes(data) if len(data) < _LARGE else Elsewhere(f"value/{secrets.token_hex(16)}", len(data))
             )
-        await self._all(
-            self._put(value.path, puts[key]) for key, value in values.items() if isinstance(value, Elsewhere)
-        )
+        large = [(key, value.path) for key, value in values.items() if isinstance(value, Elsewhere)]
+        await asyncio.gather(*(self._bucket.put(path, puts[key]) for key, path in large))
         data = pack(values, deletes)
-        while not await self._create(_log_path(self._next), data):
+        while not await self._bucket.create(_log_path(self._next), data):
             self._notice_overtaking(await self._follow(), values)
             self._require_leases(puts)
         old = [self._values.get(key) for key in (*deletes, *values)]
         self._apply(values, deletes)
-        await self._remove([value.path for value in old if isinstance(value, Elsewhere)])
+        await self._bucket.remove([value.path for value in old if isinstance(value, Elsewhere)])
         if self._since_snapshot >= _LOG_PER_SNAPSHOT:
             await self._snapshot()
 
@@ -150,9 +146,9 @@ class ObjectStore:
         async with self._turn:
             if self._read:
                 return
-            snapshots = await self._list("snapshot/")
+            snapshots = await self._bucket.list("snapshot/")
             if snapshots:
-                data = await self._fetch(snapshots[-1])
+                data = await self._bucket.fetch(snapshots[-1])
                 self._values, _ = self._checked(data, snapshots[-1])
                 self._next = int(snapshots[-1].rpartition("/")[2])
             await self._follow()
@@ -161,10 +157,10 @@ class ObjectStore:
     async def _follow(self) -> dict[str, Value]:
         """Apply all commits after the last one known; returns what they wrote."""
         written: dict[str, Value] = {}
-        paths = await self._list("log/", after=_log_path(self._next - 1) if self._next else "")
+        paths = await self._bucket.list("log/", after=_log_path(self._next - 1) if self._next else "")
         for start in range(0, len(paths), _READS_AT_ONCE):
             part = paths[start : start + _READS_AT_ONCE]
-            for path, data in zip(part, await self._all(map(self._fetch, part)), strict=True):
+            for path, data in zip(part, await asyncio.gather(*map(self._bucket.fetch, part)), strict=True):
                 if path != _log_path(self._next):
                     raise StoreError(f"the commit {_log_path(self._next)} is missing")
                 puts, deletes = self._checked(data, path)
@@ -183,11 +179,12 @@ class ObjectStore:
     async def _snapshot(self) -> None:
         """Write all entries in one object, and remove the snapshots and commits that it replaces."""
         made = f"snapshot/{self._next:020}"
-        await self._put(made, pack(self._values))
-        old = [path for path in await self._list("snapshot/") if path < made]
+        await self._bucket.put(made, pack(self._values))
+        old = [path for path in await self._bucket.list("snapshot/") if path < made]
         # Readers that are between the last snapshot and its commits still find them.
         kept = _log_path(max(0, self._next - _LOG_PER_SNAPSHOT))
-        await self._remove([*old[:-1], *(path for path in await self._list("log/") if path < kept)])
+        replaced = [path for path in await self._bucket.list("log/") if path < kept]
+        await self._bucket.remove([*old[:-1], *replaced])
         self._since_snapshot = 0
 
     def lock(self, name: str) -> AbstractAsyncContextManager[None]:
@@ -209,19 +206,19 @@ class ObjectStore:
             with contextlib.suppress(asyncio.CancelledError):
                 await renewing
             if self._leases.pop(name) > time.time():
-                await self._remove([path])
+                await self._bucket.remove([path])
 
     async def _take(self, name: str, path: str) -> str:
-        made = await self._create(path, self._lease())
+        made = await self._bucket.create(path, self._lease())
         if made:
             return made
-        found = await self._named(_optional(self.objects.get_async(path)))
+        found = await self._bucket.fetch_tagged(path)
         if found is None:
             return await self._take(name, path)
-        held = json.loads(bytes(await found.bytes_async()))
+        held = json.loads(found[0])
         if held["until"] > time.time():
             raise StoreBusyError(f"{name} is in use by {held['holder']}")
-        made = await self._create(path, self._lease(), found.meta["e_tag"])
+        made = await self._bucket.create(path, self._lease(), found[1])
         if not made:
             raise StoreBusyError(f"{name} is in use: another process took it at the same time")
         return made
@@ -231,7 +228,7 @@ class ObjectStore:
             await asyncio.sleep(self.lease / 3)
             until = time.time() + self.lease
             with contextlib.suppress(StoreError):
-                tag = await self._create(path, self._lease(), tag)
+                tag = await self._bucket.create(path, self._lease(), tag)
                 if tag and self._leases[name]:
                     self._leases[name] = until
 
@@ -239,62 +236,18 @@ class ObjectStore:
         holder = f"process {os.getpid()} on {socket.gethostname()}"
         return json.dumps({"holder": holder, "until": time.time() + self.lease}).encode()
 
+    async def compact(self) -> None:
+        """Write one snapshot in place of the commits so far."""
+        await self._first_read()
+        async with self._turn:
+            await self._follow()
+            await self._snapshot()
+
     async def estimate(self) -> tuple[int, int | None]:
         await self._first_read()
         sizes = (v.size if isinstance(v, Elsewhere) else len(v) for v in self._values.values())
         return sum(sizes) + sum(map(len, self._values)), None
 
-    # obstore's operations, with our errors.
-
-    async def _create(self, path: str, data: bytes, replacing: str | None = None) -> str:
-        """Write an object that does not exist, or has the tag `replacing`; its tag, or "" if refused."""
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-        mode: Any = "create" if replacing is None else {"e_tag": replacing}
-        try:
-            made = await self.objects.put_async(path, data, mode=mode)
-        except (AlreadyExistsError, PreconditionError):
-            return ""
-        except Exception as error:
-            raise self._translate(error) from error
-        return str(made["e_tag"])
-
-    async def _put(self, path: str, data: bytes) -> None:
-        await self._named(self.objects.put_async(path, bytes(data)))
-
-    async def _fetch(self, path: str) -> bytes | None:
-        found = await self._named(_optional(self.objects.get_async(path)))
-        return None if found is None else bytes(await self._named(found.bytes_async()))
-
-    async def _list(self, prefix: str, after: str = "") -> list[str]:
-        stream = self.objects.list(prefix, offset=after or None)
-        return sorted(item["path"] for item in await self._named(stream.collect_async()))
-
-    async def _remove(self, paths: list[str]) -> None:
-        """Delete objects that nothing refers to; one that stays does no harm."""
-        with contextlib.suppress(StoreError):
-            for start in range(0, len(paths), 1000):
-                await self._named(self.objects.delete_async(paths[start : start + 1000]))
-
-    async def _all(self, calls: Iterable[Awaitable[T]]) -> list[T]:
-        return list(await asyncio.gather(*calls))
-
-    async def _named(self, call: Awaitable[T]) -> T:
-        try:
-            return await call
-        except Exception as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: Exception) -> StoreError:
-        return StoreError(f"{self.objects}: {str(error).splitlines()[0]}")
-
 
 def _log_path(number: int) -> str:
     return f"log/{number:020}"
-
-
-async def _optional(call: Awaitable[T]) -> T | None:
-    try:
-        return await call
-    except FileNotFoundError:
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 
 from webkv.checkpoint.prefix import PageRef, blob_key, holder_key, index_key, page_key
@@ -57,13 +58,26 @@ async def _unheld(store: Store, refs: Collection[PageRef], but: Mapping[bytes, C
     keys: dict[str, None] = {}
     for ref in refs:
         blob, index = blob_key(ref.digest), index_key(ref.chain)
-        if not set(await store.keys(f"r/{ref.digest.hex()}/")) <= set(but.get(ref.digest, ())):
-            continue
-        if await store.keys(blob):
+        others = set(await store.keys(f"r/{ref.digest.hex()}/")) - set(but.get(ref.digest, ()))
+        if not others and await store.keys(blob):
             keys[blob] = None
+        if await _same_chain(store, others, ref.chain):
+            continue
         if ref.digest in (await store.get(index) or b""):
             keys[index] = None
     return list(keys)
+
+
+async def _same_chain(store: Store, holders: Collection[str], chain: bytes) -> bool:
+    """Whether a holder has its page for these tokens; equal bytes may be of another namespace or layout."""
+    for holder in sorted(holders):
+        session, group, block = holder.rsplit("/", 3)[1:]
+        key = page_key(session, group, int(block))
+        data = await store.get(key)
+        with contextlib.suppress(DamageError):
+            if data is not None and PageRef.unpack(key, data).chain == chain:
+                return True
+    return False
 
 
 async def stored_page_bytes(store: Store) -> int:

@@ -77,7 +77,7 @@ class Session:
             if id and await exists(made.store, id):
                 raise CheckpointError(f"session {id!r} exists")
             header = Header(identity, {"created": made._created, **(facts or {})})
-            made._append(header)
+            made._append(header, summary=True)
         except BaseException:
             await made._held.aclose()
             raise

@@ -75,7 +75,7 @@ async def _resume(arguments: Namespace, store: Store) -> int:
                 progress=steps.step("computing again", "tokens"),
             )
         except IdentityError as error:
-            if arguments.recompute:
+            if arguments.recompute or error.field in ("namespace", "tokenizer"):
                 raise
             raise CheckpointError(f"{error} (--recompute goes on from its tokens)") from error
         if arguments.say is not None:
@@ -187,8 +187,9 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
         )  # fmt: skip
         return
     if recovery.tokens:
+        done = "resumed" if hasattr(arguments, "id") else "reused"  # of sessions that began alike
         note(
-            f"resumed {recovery.tokens} tokens, {recovery.pages} pages ({human_size(recovery.nbytes)}) "
+            f"{done} {recovery.tokens} tokens, {recovery.pages} pages ({human_size(recovery.nbytes)}) "
             f"by {recovery.how} in {human_time(recovery.seconds)}"
         )
     if recovery.note:

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from webkv.checkpoint import Summary, collect, delete, verify, walk
@@ -49,7 +49,9 @@ def _emit_summary(summary: Summary, problems: tuple[str, ...] | None) -> None:
 
 
 def _table(found: list[Summary], problems: dict[str, tuple[str, ...]]) -> Table:
-    table = Table("id", "used", "tokens", "pages", "state", "title", box=None, pad_edge=False)
+    # Ids are to be copied, so they are never cut.
+    id = Column("id", no_wrap=True, min_width=max((len(summary.id) for summary in found), default=0))
+    table = Table(id, "used", "tokens", "pages", "state", "title", box=None, pad_edge=False)
     for summary in found:
         wrong = problems.get(summary.id) or ((summary.damage,) if summary.damage else ())
         style = "red" if wrong else "" if summary.end else "yellow"
@@ -120,6 +122,7 @@ async def gc(arguments: Namespace) -> int:
     if store is not None:
         async with store:
             removed = await collect(store)
+            await store.compact()
     if arguments.json:
         emit("gc", removed=removed)
     else:
