@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from webkv.cache.manager import PageCopy, SequenceManager
 from webkv.errors import CacheError
 
 
-def adopt_pages(manager: SequenceManager, seq: int, at: int, first_block: int, count: int) -> list[int]:
+def adopt_pages(
+    manager: SequenceManager,
+    seq: int,
+    at: int,
+    first_block: int,
+    count: int,
+    shared: Mapping[int, int] = MappingProxyType({}),
+) -> list[int]:
     """Give an empty sequence `count` pages of group `at`, from block `first_block` on; it is importing then.
 
-    Raises `CacheError` or `CacheFullError`, changing nothing.
+    `shared`: by place among them, pages that another sequence holds and that are full in both.  Raises
+    `CacheError` or `CacheFullError`, changing nothing.
     """
     found, group = manager.get(seq), manager.groups[at]
     what = f"adopt_pages of sequence {seq} in group {group.name!r}"
@@ -21,8 +32,13 @@ def adopt_pages(manager: SequenceManager, seq: int, at: int, first_block: int, c
         raise CacheError(f"{what}: first_block {first_block} and {count} pages, expected neither below 0")
     if first_block and group.window is None:
         raise CacheError(f"{what}: first_block is {first_block}, expected 0 without a window")
-    manager.pools[at].require(count)
-    pages = manager.pools[at].take(count)
+    pool = manager.pools[at]
+    if any(not 0 <= place < count or pool.refs(page) < 1 for place, page in shared.items()):
+        raise CacheError(f"{what}: shared is {dict(shared)}, expected held pages for places 0 to {count - 1}")
+    pool.require(count - len(shared))
+    pool.share(shared.values())
+    fresh = iter(pool.take(count - len(shared)))
+    pages = [shared[place] if place in shared else next(fresh) for place in range(count)]
     found.pages[at].first_block = first_block
     found.pages[at].extend(pages)
     found.importing = True

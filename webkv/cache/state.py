@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -149,10 +150,15 @@ class CacheState:
         pages = self.manager.get(seq).pages[self._group(group)]
         return pages.first_block, pages.view.tolist()
 
-    def adopt_pages(self, seq: int, group: str, first_block: int, n: int) -> list[int]:
-        """Reserve `n` pages of an empty sequence, to be filled; it cannot be used until `seal`."""
+    def adopt_pages(
+        self, seq: int, group: str, first_block: int, n: int, shared: Mapping[int, int] | None = None
+    ) -> list[int]:
+        """Reserve `n` pages of an empty sequence, to be filled; it cannot be used until `seal`.
+
+        `shared`: by place among them, pages that another sequence holds and that are full in both.
+        """
         self._require_closed("adopt_pages")
-        return adopt.adopt_pages(self.manager, seq, self._group(group), first_block, n)
+        return adopt.adopt_pages(self.manager, seq, self._group(group), first_block, n, shared or {})
 
     def seal(self, seq: int, length: int) -> None:
         """End the import of a sequence whose adopted pages hold its first `length` tokens.

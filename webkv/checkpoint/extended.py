@@ -190,9 +190,19 @@ def _check_room(cache: PagedKVCache, lengths: Mapping[int, int], tables: Tables)
             f"{cache.config.reserved_num_seqs}, {len(there)} are in the cache"
         )
     for group, table in zip(cache.config.groups, tables, strict=True):
-        needed = sum(len(pages) for _, pages in table.values())
+        listed = [number for _, numbers in table.values() for number in numbers]
+        apart = unfinished(table, lengths, cache.config.page_tokens)
+        # Sequences share full pages; of an unfinished one each needs its own.
+        needed = len(set(listed) - apart) + sum(number in apart for number in listed)
         if needed > cache.num_available_pages(group.name):
             raise CacheFullError(needed, cache.num_available_pages(group.name), group.name)
+
+
+def unfinished(
+    table: Mapping[int, tuple[int, list[int]]], lengths: Mapping[int, int], page_tokens: int
+) -> set[int]:
+    """The numbers of pages that are not full in some sequence."""
+    return {numbers[-1] for seq, (_, numbers) in table.items() if numbers and lengths[seq] % page_tokens}
 
 
 def _typed(found: Any, name: str, kind: type) -> Any:

@@ -134,14 +134,22 @@ class CheckpointPrimitives:
 
     def _reserve(self, lengths: Mapping[int, int], tables: list[dict[int, tuple[int, list[int]]]]) -> None:
         pages: list[list[list[int]]] = []
+        size = self.cache.config.page_tokens
         for seq in lengths:
             self.cache.add_sequence(seq)
         for group, table in zip(self.cache.config.groups, tables, strict=True):
+            apart = extended.unfinished(table, lengths, size)
             copies: dict[int, list[int]] = {}
-            for seq, (first, unique) in table.items():
-                taken = self.cache.adopt_pages(seq, group.name, first, len(unique))
-                for number, page in zip(unique, taken, strict=True):
-                    copies.setdefault(number, []).append(page)
+            for seq, (first, numbers) in table.items():
+                shared = {
+                    place: copies[number][0]
+                    for place, number in enumerate(numbers)
+                    if number in copies and number not in apart
+                }
+                taken = self.cache.adopt_pages(seq, group.name, first, len(numbers), shared)
+                for place, (number, page) in enumerate(zip(numbers, taken, strict=True)):
+                    if place not in shared:
+                        copies.setdefault(number, []).append(page)
             pages += [[copies[number] for number in sorted(copies)]] * len(group.layers)
         self._import = _Import(lengths, pages)
 
