@@ -13,30 +13,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from webkv.cache import PagedKVCache
 from webkv.conversation import Conversation, Job, Journal, Progress, Sampled, TokenEvent, fail
 from webkv.errors import CacheError, CacheFullError, PromptError
+from webkv.gpu import Batch
+from webkv.models.causal import CausalModel
 from webkv.models.tokenizer import Tokenizer
-from webkv.sampling import Candidates, SamplingParams, needs_full_logits
+from webkv.sampling import SamplingParams, needs_full_logits
 
-
-class CausalModel(Protocol):
-    """What the engine needs of a model: rows of token ids in, logits of each sequence's last row out."""
-
-    vocab: int
-    max_rows: int
-
-    def forward(self, batch: Any, cache: PagedKVCache, tokens: Sequence[int], mode: str) -> None: ...
-
-    async def greedy(self, sequences: int) -> np.ndarray: ...
-
-    async def candidates(self, sequences: int) -> list[Candidates]: ...
-
-    async def full_logits(self, sequences: int) -> np.ndarray: ...
+# Turns of the event loop after which what is to be kept is on its way to the store's thread.
+_TURNS = 4
 
 
 class Engine:
@@ -104,12 +92,11 @@ class Engine:
         await self._compute(conversation, until, progress, partial(self._decode, [conversation]))
 
     async def _compute(
-        self, conversation: Conversation, until: int, progress: Progress | None, step: Callable[[], None]
+        self, conversation: Conversation, until: int, progress: Progress | None, step: Callable[[], Batch]
     ) -> None:
         while conversation.cached < until:
             async with self._turn:
-                step()
-                await self.device.fence()
+                await self.device.fence(step())
             if progress is not None:
                 progress(conversation.cached, until)
 
@@ -200,14 +187,19 @@ class Engine:
                 await self._deliver()
 
     async def _step(self) -> None:
+        # The last tokens become durable while this step is recorded and the GPU works on it.
+        delivering = asyncio.ensure_future(self._deliver())
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         jobs = [job for job in self._jobs if job.waiting]
         prompt = next((j for j in jobs if j.conversation.cached < j.conversation.prompted), None)
         running = jobs if prompt is None else [prompt]
+        work = None
         try:
-            if prompt is None:
-                self._decode([j.conversation for j in running], [j.journal for j in running])
-            else:
-                self._prefill_chunk(prompt.conversation, prompt.conversation.prompted, prompt.journal)
+            if prompt is not None:
+                work = self._prefill_chunk(prompt.conversation, prompt.conversation.prompted, prompt.journal)
+            elif running:
+                work = self._decode([j.conversation for j in running], [j.journal for j in running])
         except CacheFullError as error:
             # One that needs no page would be given up for nothing; the newest of the others is.
             size = self.cache.config.page_tokens
@@ -217,51 +209,56 @@ class Engine:
         except Exception as error:
             fail(running, error)
             running = []
-        # The GPU works on this step while the tokens of the last one become durable.
-        await asyncio.gather(self._deliver(), *([self._read(running)] if running else []))
+        await asyncio.gather(delivering, *([] if work is None else [self._read(running, work)]))
         if any(job.done for job in running):
             await self._deliver()
 
-    def _prefill_chunk(self, conversation: Conversation, until: int, journal: Journal | None = None) -> None:
+    def _prefill_chunk(self, conversation: Conversation, until: int, journal: Journal | None = None) -> Batch:
         start = conversation.cached
         stop = min(until, start + self.model.max_rows)
-        self._forward([conversation], [stop - start], conversation.tokens[start:stop], "prefill")
+        tokens = conversation.tokens[start:stop]
+        work = self._forward([conversation], [stop - start], tokens, "prefill")
+        work.submit()  # before the journal asks for the pages that this makes full
         conversation.cached = stop
         if journal is not None:
             journal.advanced(conversation, (start, stop))
+        return work
 
-    def _decode(self, batch: list[Conversation], journals: Sequence[Journal | None] = ()) -> None:
+    def _decode(self, batch: list[Conversation], journals: Sequence[Journal | None] = ()) -> Batch:
         tokens = [c.tokens[c.cached] for c in batch]
-        self._forward(batch, [1] * len(batch), tokens, "decode")
+        work = self._forward(batch, [1] * len(batch), tokens, "decode")
         for conversation in batch:
             conversation.cached += 1
         for conversation, journal in zip(batch, journals, strict=False):
             if journal is not None:
                 journal.advanced(conversation, None)
+        return work
 
-    def _forward(self, batch: list[Conversation], lengths: list[int], tokens: list[int], mode: str) -> None:
+    def _forward(self, batch: list[Conversation], lengths: list[int], tokens: list[int], mode: str) -> Batch:
+        """Record a step; who reads its results submits it, in one submission with what reads them."""
         self.cache.begin_forward([c.id for c in batch], lengths)
         try:
-            with self.device.batch() as work:
-                self.model.forward(work, self.cache, tokens, mode)
+            work = self.device.batch()
+            self.model.forward(work, self.cache, tokens, mode)
         except BaseException:
             self.cache.abort_forward()
             raise
         self.cache.end_forward()
+        return work
 
-    async def _read(self, jobs: list[Job]) -> None:
-        """Wait for the step; draw each job's next token, unless its prompt has chunks left."""
+    async def _read(self, jobs: list[Job], work: Batch) -> None:
+        """Submit the step and wait for it; draw each job's next token, unless its prompt has chunks left."""
         drawing = [job.conversation.cached == len(job.conversation.tokens) for job in jobs]
         try:
             if not any(drawing):
-                await self.device.fence()
+                await self.device.fence(work)
                 rows: Sequence[Any] = [None] * len(jobs)
             elif any(needs_full_logits(job.params) for job in jobs):
-                rows = list(await self.model.full_logits(len(jobs)))
+                rows = list(await self.model.full_logits(len(jobs), work))
             elif all(job.params.greedy for job in jobs):
-                rows = list(await self.model.greedy(len(jobs)))
+                rows = list(await self.model.greedy(len(jobs), work))
             else:
-                rows = await self.model.candidates(len(jobs))
+                rows = await self.model.candidates(len(jobs), work)
         except Exception as error:
             fail(jobs, error)
             return

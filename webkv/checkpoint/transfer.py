@@ -59,7 +59,7 @@ class Staging:
     async def _read(self, buffer: wgpu.GPUBuffer, size: int, results: Sequence[Pieces]) -> list[bytes]:
         try:
             self.device.check()  # this runs later than the copy: the device may be gone by now
-            await buffer.map_async("READ", 0, size)
+            await buffer.map_async(self.device.map_mode, 0, size)
             self.device.check()
             # The mapped memory itself, so that every byte is copied once; it is gone after unmap.
             mapped = memoryview(buffer.read_mapped(0, size, copy=False)).cast("B")

@@ -127,7 +127,7 @@ class Device:
     ) -> None:
         self.raw = raw
         self.pass_calls = pass_calls
-        self._map_mode = map_mode
+        self.map_mode = map_mode
         self.queue = raw.queue
         self.facts = facts
         self.created = Created()
@@ -218,15 +218,20 @@ class Device:
         self.check()
         return Batch(self)
 
-    async def read(self, buffer: wgpu.GPUBuffer, offset: int = 0, size: int | None = None) -> bytes:
-        """Read `size` bytes at `offset` back, after all submitted work; staging buffers are reused."""
+    async def read(
+        self, buffer: wgpu.GPUBuffer, offset: int = 0, size: int | None = None, work: Batch | None = None
+    ) -> bytes:
+        """Read `size` bytes at `offset` back, after all submitted work; staging buffers are reused.
+
+        `work`: recorded, not yet submitted work to do first; it is submitted together with the copy.
+        """
         size = buffer.size - offset if size is None else size
         padded = (size + 3) & ~3
         staging = self._take_staging(padded)
-        with self.batch() as batch:
+        with work or self.batch() as batch:
             batch.copy(buffer, offset, staging, 0, padded)
         try:
-            await staging.map_async(self._map_mode)
+            await staging.map_async(self.map_mode)
             self.check()
             data = bytes(staging.read_mapped(0, padded)[:size])
             staging.unmap()
@@ -235,12 +240,12 @@ class Device:
         self._staging[staging.size].append(staging)
         return data
 
-    async def fence(self) -> None:
-        """Wait until the GPU has done all submitted work."""
+    async def fence(self, work: Batch | None = None) -> None:
+        """Wait until the GPU has done all submitted work, and `work`, which is submitted first."""
         # A tiny read-back: wgpu-py's on_submitted_work_done raises natively.
         if self._fence is None:
             self._fence = self.buffer(4, label="fence")
-        await self.read(self._fence)
+        await self.read(self._fence, work=work)
 
     def _take_staging(self, size: int) -> wgpu.GPUBuffer:
         size = max(256, 1 << (size - 1).bit_length()) if size else 256

@@ -83,14 +83,16 @@ class Decoder:
         norm_matmul(batch, stream=rows, weight=weights.head, y=self.logits, eps=self.config.norm_eps,
                     step=step, n=sequences)  # fmt: skip
 
-    async def greedy(self, sequences: int) -> npt.NDArray[np.uint32]:
+    # `work`: the forward pass that makes the logits, if it was recorded and not yet submitted.
+
+    async def greedy(self, sequences: int, work: Batch | None = None) -> npt.NDArray[np.uint32]:
         """The most likely next id of each sequence of the last forward."""
-        return await self._logits.greedy(sequences)
+        return await self._logits.greedy(sequences, work)
 
-    async def candidates(self, sequences: int) -> list[Candidates]:
+    async def candidates(self, sequences: int, work: Batch | None = None) -> list[Candidates]:
         """The largest logits of each sequence of the last forward."""
-        return await self._logits.candidates(sequences)
+        return await self._logits.candidates(sequences, work)
 
-    async def full_logits(self, sequences: int) -> npt.NDArray[np.float32]:
+    async def full_logits(self, sequences: int, work: Batch | None = None) -> npt.NDArray[np.float32]:
         """All logits, `[sequences][vocab]`."""
-        return await self._logits.full(sequences)
+        return await self._logits.full(sequences, work)
