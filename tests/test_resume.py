@@ -345,7 +345,7 @@ async def test_changed_pages_are_computed_again_and_told(llama: Path) -> None:
     pages = await store.items("p/")
     await store.commit({key: data[:9] + bytes([data[9] ^ 1]) + data[10:] for key, data in pages})
     chat = await Chat.resume(loaded, store, "s")
-    assert chat.recovery.damage == "2 stored pages missing or changed"
+    assert chat.recovery.damage == "stored pages are missing or changed"
     assert await finished(chat) == whole
 
 

@@ -17,7 +17,7 @@ export const listSessions = (place, sessions, current, act) => {
     const title = session.title || session.id;
     const open = button(title, "open", () => act.open(session));
     if (session.id === current) open.setAttribute("aria-current", "true");
-    const state = session.damage ? "damaged, " : session.end ? "" : "unfinished, ";
+    const state = (session.forked ? "forked, " : "") + (session.damage ? "damaged, " : session.end ? "" : "unfinished, ");
     const facts = document.createElement("small");
     facts.textContent = `${state}${session.tokens} tokens, ${size(session.nbytes)}, ${ago(session.used)}`;
     open.append(facts);

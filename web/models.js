@@ -121,7 +121,7 @@ export const adopt = async (file, onProgress) => {
   await handle.move(file.name);
 };
 
-// Copies a kept file into Python's memory; `room` gives the memory for a size.
+// Copies a kept file into Python's memory; `room` gives the memory for a size, undefined if there is none.
 export const readInto = async (name, room) => {
   const handle = await handleOf(name);
   if (handle === null) {
@@ -129,6 +129,10 @@ export const readInto = async (name, room) => {
   }
   const file = await handle.getFile();
   const memory = room(file.size);
+  if (memory === undefined) {
+    throw new BootError(`The model ${name} of ${Math.ceil(file.size / 1e6)} MB does not fit into a page's memory`,
+      "Choose a smaller model, or run this one with the command webkv");
+  }
   try {
     for (let at = 0; at < file.size; at += CHUNK) {
       const part = new Uint8Array(await file.slice(at, at + CHUNK).arrayBuffer());

@@ -3,7 +3,7 @@
 import { Chat } from "./chat.js";
 import { listModels, listSessions } from "./lists.js";
 import { showPages } from "./picture.js";
-import { advice, size } from "./words.js";
+import { advice, recovery, size } from "./words.js";
 
 const find = (id) => document.getElementById(id);
 const chat = new Chat(find("log"), find("spoken"));
@@ -46,6 +46,7 @@ const settle = () => {
   find("more").hidden = !(ready && shown && chat.finish && chat.finish !== "stop");
   find("fork").hidden = !(ready && shown);
   find("new").disabled = !ready;
+  find("change").disabled = !ready;
 };
 
 const work = (what, fields) => {
@@ -67,6 +68,7 @@ const chooseModel = (found) => {
   models = found;
   listModels(find("models"), models, model, { load: loadModel, forget: (name) => send("forget", { name }) });
   find("chooser").hidden = Boolean(model);
+  find("change").hidden = !model;
 };
 
 const loadModel = (name, file) => {
@@ -122,18 +124,16 @@ const download = ({ name, bytes }) => {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 };
 
-const resumed = ({ how, tokens, pages, nbytes, seconds, damage }) => {
-  const line = find("resumed");
-  line.hidden = !tokens;
-  line.textContent = `resumed ${tokens} tokens, ${pages} pages (${size(nbytes)}) by ${how} in ${seconds.toFixed(2)} s` +
-    (damage ? `; damage was left out: ${damage}` : "");
+const resumed = (event) => {
+  find("resumed").hidden = !event.tokens;
+  find("resumed").textContent = recovery(event);
 };
 
 const persistence = async () => {
   const kept = await navigator.storage?.persisted?.();
   find("persist-text").textContent = kept
     ? "The browser keeps this site's data until you delete it."
-    : "The browser may clear this site's data when the disk is full.";
+    : "The browser may clear this site's data when the disk is full, and forgets it with a private window.";
   find("persist").hidden = Boolean(kept);
 };
 
@@ -148,7 +148,7 @@ const failed = ({ during, kind, text, fatal }) => {
   if (kind === "DeviceLostError") return restart("The GPU was lost");
   chat.stopped();
   find("step").hidden = true;
-  const next = advice(kind);
+  const next = advice(kind, during);
   const actions = { Close: () => {} };
   if (fatal || during === "start") actions["Try again"] = () => restart("", true);
   if (kind === "StoreBusyError") actions["New chat"] = () => work("new");
@@ -189,6 +189,7 @@ const events = {
     last.set({ file: name });
     find("model-line").textContent = `${title}, ${context} tokens of context, loaded in ${seconds.toFixed(1)} s`;
     find("chooser").hidden = true;
+    find("change").hidden = false;
   },
   sessions: showSessions,
   storage: showStorage,
@@ -265,6 +266,7 @@ const say = () => {
   if (!text || busy || !model) return;
   find("text").value = "";
   notice("");
+  find("chooser").hidden = true;
   chat.user(text);
   work("say", { text });
 };
@@ -279,6 +281,7 @@ document.addEventListener("keydown", (event) => {
 find("stop").onclick = () => send("stop");
 find("more").onclick = () => work("more");
 find("fork").onclick = () => work("fork");
+find("change").onclick = () => { find("chooser").hidden = !find("chooser").hidden; };
 find("new").onclick = () => (work("new"), find("text").focus());
 find("relaxed").onchange = ({ target }) => send("durability", { relaxed: target.checked });
 find("file").onchange = ({ target }) => target.files[0] && loadModel(target.files[0].name, target.files[0]);

@@ -57,7 +57,7 @@ const save = async ({ session }) => {
 };
 
 const bring = async ({ file }) => {
-  const path = "/tmp/brought.safetensors";
+  const path = `/tmp/${file.name}`;
   files.writeFile(path, new Uint8Array(await file.arrayBuffer()));
   await page.handle(JSON.stringify({ do: "bring", path }));
   files.unlink(path);

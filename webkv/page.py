@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,16 @@ class Page:
                 self._tell("error", during=name, kind="MemoryError", text=text)
             self._tell("done", during=name)
 
-    def room_for(self, size: int) -> bytearray:
-        """Memory for a model file of `size` bytes, which the worker fills before it asks to `load`."""
+    def room_for(self, size: int) -> bytearray | None:
+        """Memory for a model file of `size` bytes, which the worker fills before it asks to `load`.
+
+        None if there is not so much: WebAssembly has 4 GB in all, 2 GB for one object.
+        """
         self._file = None  # the old one first: both may not fit
-        self._file = bytearray(size)
+        try:
+            self._file = bytearray(size)
+        except (MemoryError, OverflowError):
+            return None
         return self._file
 
     async def do_start(self) -> None:
@@ -84,7 +91,9 @@ class Page:
 
     async def do_load(self, name: str, sha256: str = "") -> None:
         """Load the model whose bytes the worker has put into `room_for`'s memory."""
-        await self._close_all()
+        if self._chats:
+            await self._close_all()
+            self._tell("closed")
         self._loaded = None
         file, self._file = self._file, None
         assert file is not None
@@ -118,9 +127,14 @@ class Page:
     async def do_open(self, session: str) -> None:
         """Take a stored chat up where it was, and go on with an answer that a crash cut off."""
         loaded = self._model()
-        await self._close_all()
-        chat = await Chat.resume(loaded, self._store, session, options=self._options())
-        self._show(chat)
+        chat = next((chat for chat in self._chats if chat.id == session), None)
+        if chat is not None:  # it holds its pages still
+            self._chats.remove(chat)
+            self._show(chat, again=True)
+        else:
+            await self._close_all()
+            chat = await Chat.resume(loaded, self._store, session, options=self._options())
+            self._show(chat)
         if chat.finished is None and chat.remaining():
             await self._answer(chat)
         await self._tell_sessions()
@@ -215,17 +229,16 @@ class Page:
             await self._chats.pop().close()
         self._picture(force=True)
 
-    def _show(self, chat: Chat) -> None:
-        """Make `chat` the shown one and tell all of it: turns, the answer so far, what was resumed."""
+    def _show(self, chat: Chat, again: bool = False) -> None:
+        """Make `chat` the shown one and tell all of it: turns, the answer so far, and unless it was open
+        all the time, what was resumed."""
         self._chats.append(chat)
         tokenizer = chat.loaded.engine.tokenizer
         answer = tokenizer.decode([t for t in chat.answer if t not in tokenizer.eos_ids])
-        recovery = chat.recovery
-        self._tell(
-            "opened", session=chat.id, messages=list(chat.request["messages"]), answer=answer,
-            finished=chat.finished, how=recovery.how, tokens=recovery.tokens, pages=recovery.pages,
-            nbytes=recovery.nbytes, seconds=recovery.seconds, damage=recovery.damage,
-        )  # fmt: skip
+        done = replace(chat.recovery, tokens=0) if again else chat.recovery
+        messages = list(chat.request["messages"])
+        self._tell("opened", session=chat.id, messages=messages, answer=answer, finished=chat.finished,
+                   note=done.note, **asdict(done))  # fmt: skip
         self._tell_status(chat.status)
         self._picture(force=True)
 
@@ -270,6 +283,7 @@ class Page:
         listed = [
             {
                 "id": s.id, "title": s.facts.get("title", ""), "file": s.facts.get("file", ""),
+                "forked": "parent" in s.facts,
                 "used": s.used, "tokens": s.tokens, "nbytes": s.page_bytes, "end": s.end, "damage": s.damage,
             }
             for s in await sessions(self._store)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 MODEL = "tiny.gguf"
 # Prepended to the page's worker.
 NO_ADAPTER = "navigator.gpu.requestAdapter = async () => null;\n"
+# As private windows of some browsers do.
+NO_FILES = """navigator.storage.getDirectory = async () => {
+  throw new DOMException("Security error when calling GetDirectory", "SecurityError");
+};
+"""
 
 
 @pytest.fixture
@@ -54,6 +60,17 @@ async def test_no_adapter(pages: Pages) -> None:
     pages.made["worker.js"] = NO_ADAPTER.encode() + (pages.site.web / "worker.js").read_bytes()
     async with tab(pages) as chat:
         assert "found no usable GPU: turn on hardware acceleration" in await chat.notice()
+
+
+async def test_a_private_window_that_keeps_no_files(pages: Pages) -> None:
+    pages.made["worker.js"] = NO_FILES.encode() + (pages.site.web / "worker.js").read_bytes()
+    async with tab(pages) as chat:
+        await chat.wait("device")
+        await chat.page.get_by_text("forgets it with a private window").wait_for()
+        await chat.page.get_by_role("button", name=f"Load {MODEL}").click()
+        found = await chat.notice()
+        assert "lets this page keep no files" in found
+        assert "Leave private browsing, or allow site data" in found
 
 
 async def test_a_missing_wheel_is_named(pages: Pages) -> None:
@@ -106,6 +123,18 @@ class Breaking(Joined):
         raise ConnectionResetError
 
 
+class Waiting(Joined):
+    """A model file that comes when it may."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__(files)
+        self.go_on = threading.Event()
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        self.go_on.wait(240)
+        yield from super().chunks(begin, end)
+
+
 async def test_a_broken_download_goes_on_where_it_stopped(pages: Pages) -> None:
     pages.files[f"models/{MODEL}"] = model = Breaking(pages.files[f"models/{MODEL}"].files)
     model.begins = []
@@ -118,13 +147,28 @@ async def test_a_broken_download_goes_on_where_it_stopped(pages: Pages) -> None:
     assert set(model.begins[1:]) == {model.size // 2}  # Chromium tries once more by itself
 
 
-async def test_a_model_is_fetched_once(pages: Pages) -> None:
+async def test_two_tabs_do_not_fetch_one_model_at_a_time(pages: Pages) -> None:
+    pages.files[f"models/{MODEL}"] = model = Waiting(pages.files[f"models/{MODEL}"].files)
+    async with tab(pages) as chat:
+        await chat.wait("device")
+        await chat.page.get_by_role("button", name=f"Load {MODEL}").click()
+        await chat.wait("step")
+        second = await ChatPage.open(chat.page.context, chat.page.url)
+        await second.wait("device")
+        await second.page.get_by_role("button", name=f"Load {MODEL}").click()
+        assert "Another tab is fetching this model. Wait until it is done" in await second.notice()
+        model.go_on.set()
+        assert (await chat.wait("model"))["name"] == MODEL
+
+
+async def test_a_model_is_fetched_once(pages: Pages, capsys: pytest.CaptureFixture[str]) -> None:
     asked = pages.files[f"models/{MODEL}"] = Breaking(pages.files[f"models/{MODEL}"].files)
     asked.begins = [0]  # it will not break
     async with tab(pages) as chat:
         await chat.load(MODEL)
         seconds = await chat.page.evaluate("performance.now() / 1000")
-        print(f"a message could be sent {seconds:.1f} s after the page was opened")
+        with capsys.disabled():
+            print(f"\na message could be sent {seconds:.1f} s after the page was opened")
         await chat.page.reload()
         await chat.wait("model")  # the page loads it by itself
     assert asked.begins == [0, 0]

@@ -226,8 +226,7 @@ class Session:
     @property
     def page_damage(self) -> str:
         """What `restore` found wrong with stored pages, in words; empty if nothing."""
-        count = len(self._bad)
-        return f"{count} stored page{'s' * (count > 1)} missing or changed" if count else ""
+        return "stored pages are missing or changed" if self._bad else ""
 
     @property
     def bytes_written(self) -> tuple[int, int]:
