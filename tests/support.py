@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 from webkv.gpu import Device, open_device
 
@@ -20,6 +21,12 @@ _device: Device | None = None
 def examples(count: int) -> int:
     """How many random examples a property is tried with: `count`, in a page at most 5."""
     return min(count, 5) if IN_PAGE else count
+
+
+def natively(*parameters: Any) -> list[Any]:
+    """Parameters left out in a page, where each compiles kernels of its own: a second on a software adapter."""
+    mark = pytest.mark.skipif(IN_PAGE, reason="natively only: one more variant of a kernel")
+    return [pytest.param(parameter, marks=mark) for parameter in parameters]
 
 
 def sampled(cases: Sequence[T], every: int = 10) -> Sequence[T]:

@@ -111,7 +111,7 @@ async def test_every_truncation_and_loss_is_detected() -> None:
     reader, stored = Reader(await whole()), await entries()
     last = max(key for key in stored if key.startswith("s/a/j/"))
     for key, data in stored.items():
-        for size in range(0, len(data), 5):
+        for size in sampled(range(0, len(data), 5)):
             said = await reader.go_on({**stored, key: data[:size]})
             assert (said is not None) == key.startswith("s/a/j/")
         said = await reader.go_on({other: value for other, value in stored.items() if other != key})
@@ -124,7 +124,7 @@ async def test_rows_in_the_wrong_place_are_detected() -> None:
     others = await entries("b", seed=2)
     same = await entries("b")
     for at, key in enumerate(rows):
-        for other in rows:
+        for other in sampled(rows, every=5):
             if other != key:
                 assert await reader.go_on({**stored, key: stored[other], other: stored[key]})
                 assert await reader.go_on({**stored, key: stored[other]})
