@@ -24,7 +24,7 @@ def examples(count: int) -> int:
 
 
 def natively(*parameters: Any) -> list[Any]:
-    """Parameters left out in a page, where each compiles kernels of its own: a second on a software adapter."""
+    """Parameters that a page skips: each compiles kernels of its own, a second on a software adapter."""
     mark = pytest.mark.skipif(IN_PAGE, reason="natively only: one more variant of a kernel")
     return [pytest.param(parameter, marks=mark) for parameter in parameters]
 
