@@ -141,3 +141,23 @@ async def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) ->
     with pytest.raises(StoreError, match="cannot write"):
         await export_session(store, "a", tmp_path / "none" / "a.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_session_may_be_exported_at_any_time_while_it_grows(tmp_path: Path) -> None:
+    store, file = MemoryStore(), tmp_path / "a.safetensors"
+    engine = ToyEngine(await Session.create(store, MODEL, id="a"))
+    copies = MemoryStore()
+    await engine.session.durable(engine.session.request({}))
+    await engine.session.durable(engine.session.prompt(prompt(1, 9)))
+    for count in range(1, 16):
+        engine.session.transcript.end = None
+        await engine.generate(count)
+        await export_session(store, "a", file)
+        await import_session(copies, file, f"at-{count}")
+    for count in range(1, 16):
+        again = ToyEngine(await Session.open(copies, f"at-{count}", MODEL))
+        await again.restore()
+        again.session.transcript.end = None
+        await again.generate(15)
+        assert (again.tokens, again.cache.image()) == (engine.tokens, engine.cache.image())
+        await again.session.close()

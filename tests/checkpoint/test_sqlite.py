@@ -236,3 +236,19 @@ async def test_a_store_made_without_files_gets_them(tmp_path: Path) -> None:
     async with SqliteStore(path) as store:
         await store.commit({"b": bytes(LARGE)})
         assert await store.items("") == [("a", b"1"), ("b", bytes(LARGE))]
+
+
+async def test_a_disk_without_room_for_a_large_value_is_said(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        await store.commit({"a": b"kept"})
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            with pytest.raises(StoreFullError, match="no room in") as refused:
+                await store.commit({"b": bytes(200_000)}, ["a"])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert refused.value.needed == 200_001
+        assert list(store.files.folder.iterdir()) == []
+        assert await store.items("") == [("a", b"kept")]

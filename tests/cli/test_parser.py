@@ -76,3 +76,18 @@ def test_standard_input_that_is_no_prompt(
     monkeypatch.setattr(sys, "stdin", found)
     assert main(["generate", "-"]) == 2
     assert refusal in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("12", 12), ("5K", 5120), ("3MiB", 3 << 20), ("2GB", 2 << 30), ("1T", 1 << 40)],
+)
+def test_sizes_may_have_a_unit(text: str, size: int) -> None:
+    assert make_parser().parse_args(["gc", "--cap", text]).cap == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5G", "G", "1 G", "2g", "1KK"])
+def test_a_size_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["gc", f"--cap={text}"])
+    assert "expected bytes, such as 500M or 2G" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,49 @@ def test_a_file_that_is_no_store_is_left_alone(
         assert refusal in err
         assert err.count("\n") == 1
         assert not file.is_file() or file.read_bytes() == before
+
+
+def test_a_session_whose_summary_is_lost_is_found(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("DELETE FROM entries WHERE key = 'm/a'")
+        db.execute("DELETE FROM entries WHERE key LIKE 's/b/j/%'")
+    db.close()
+    code, out, _ = run(capsys, "sessions", "--verify", "--json", "--store", path)
+    found = {line["session"]: line["problems"] for line in map(json.loads, out.splitlines())}
+    assert code == 1
+    assert found == {"a": ["its summary is missing"], "b": ["there is no session 'b'"]}
+    assert run(capsys, "delete", "a", "--store", path)[0] == 0
+
+
+@pytest.mark.parametrize(("cap", "left"), [("1G", 3), ("0", 0), ("100B", 1)])
+def test_gc_brings_stored_pages_under_a_cap(
+    cap: str, left: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_pages(tmp_path / "s.db")
+    assert run(capsys, "gc", "--cap", cap, "--store", tmp_path / "s.db")[0] == 0
+    code, out, _ = run(capsys, "inspect", "a", "--json", "--store", tmp_path / "s.db")
+    assert (code, len(json.loads(out)["pages"])) == (0, left)
+    assert run(capsys, "sessions", "--verify", "--store", tmp_path / "s.db")[0] == 0
+
+
+def store_pages(path: Path) -> None:
+    """A session with three pages of 64 bytes."""
+
+    class Source:
+        def export(self, pages: list[tuple[str, int]]) -> list[Awaitable[bytes]]:
+            async def page(block: int) -> bytes:
+                return bytes([block]) * 64
+
+            return [asyncio.ensure_future(page(block)) for _, block in pages]
+
+    async def make() -> None:
+        async with SqliteStore(path) as store:
+            made = await Session.create(store, IDENTITY, id="a")
+            made.request({"prompt": "", "params": {}, "max_tokens": 2})
+            made.prompt(range(50))
+            made.attach(Source())  # type: ignore[arg-type]
+            made.computed(50)
+            await made.close()
+
+    asyncio.run(make())

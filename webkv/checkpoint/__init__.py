@@ -29,7 +29,7 @@
 from __future__ import annotations
 
 from webkv.checkpoint.archive import export_session, import_session
-from webkv.checkpoint.catalog import Summary, Verdict, collect, delete, evict, sessions, verify
+from webkv.checkpoint.catalog import Summary, Verdict, collect, delete, evict, sessions, unlisted, verify
 from webkv.checkpoint.identity import Group, Identity
 from webkv.checkpoint.journal import walk
 from webkv.checkpoint.pages import PageSource
@@ -65,6 +65,7 @@ __all__ = [
     "export_session",
     "import_session",
     "sessions",
+    "unlisted",
     "verify",
     "walk",
 ]

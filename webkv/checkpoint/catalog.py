@@ -57,6 +57,13 @@ async def sessions(store: Store) -> list[Summary]:
     return sorted(found, key=lambda summary: (-summary.used, summary.id))
 
 
+async def unlisted(store: Store) -> list[Summary]:
+    """Sessions that `sessions` does not know because their summary is lost.  Reads all sessions' keys."""
+    known = {key.removeprefix("m/") for key in await store.keys("m/")}
+    found = dict.fromkeys(key.split("/", 2)[1] for key in await store.keys("s/"))
+    return [Summary(id, damage="its summary is missing") for id in found if id not in known]
+
+
 async def delete(store: Store, session: str) -> None:
     """Remove a session, and the page bytes that no other one uses.
 

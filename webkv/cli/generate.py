@@ -134,7 +134,8 @@ def _options(arguments: Namespace) -> Options:
         else:
             note(str(status), style="yellow" if status.state == "degraded" else None)
 
-    return Options(relaxed=getattr(arguments, "durability", "exact") == "relaxed", on_status=tell)
+    relaxed = getattr(arguments, "durability", "exact") == "relaxed"
+    return Options(relaxed=relaxed, cap=arguments.cap, on_status=tell)
 
 
 def _ready(arguments: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,21 @@ def _count(value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
         raise argparse.ArgumentTypeError(f"found {value!r}, expected a whole number of at least 1")
     return int(value)
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _size(value: str) -> int:
+    found = re.fullmatch(r"(\d+)([KMGT]?)(?:iB|B)?", value)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"found {value!r}, expected bytes, such as 500M or 2G")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _add_cap(parser: argparse.ArgumentParser) -> None:
+    text = "most bytes of stored pages, such as 2G; sessions not used for longest lose theirs (default: no limit)"
+    parser.add_argument("--cap", type=_size, metavar="SIZE", help=text)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +152,7 @@ def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:
         default="exact",
         help="exact: a token is stored before it is shown (default); relaxed: up to 8 tokens may be lost",
     )
+    _add_cap(generate)
     generate.add_argument("--digests", action="store_true", help=argparse.SUPPRESS)
     _add_sampling(generate)
     _add_store(generate)
@@ -173,6 +190,8 @@ def _sessions(command: Callable[..., argparse.ArgumentParser]) -> None:
     import_ = command("import", "archive:import_", "Add a session from a file made by export.")
     import_.add_argument("file", type=Path, help="the file")
     import_.add_argument("--session", metavar="ID", help="another id for it")
+    for parser in (resume, gc):
+        _add_cap(parser)
     for parser in (listing, resume, inspect, delete, gc, export, import_):
         _add_store(parser)
         _add_output(parser)

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from webkv.checkpoint import Summary, collect, delete, verify, walk
+from webkv.checkpoint import Store, Summary, collect, delete, evict, unlisted, verify, walk
 from webkv.checkpoint import sessions as stored_sessions
-from webkv.checkpoint.refs import page_refs
+from webkv.checkpoint.refs import page_refs, stored_page_bytes
 from webkv.checkpoint.stores import session_lock
 from webkv.cli.console import emit, human_size, note
 from webkv.cli.stores import existing_store, require_session
+from webkv.errors import CheckpointError
 
 
 async def sessions(arguments: Namespace) -> int:
@@ -27,7 +28,10 @@ async def sessions(arguments: Namespace) -> int:
         return 0
     async with store:
         found = await stored_sessions(store)
-        problems = {s.id: (await verify(store, s.id)).problems for s in found} if arguments.verify else {}
+        problems = {}
+        if arguments.verify:
+            found += await unlisted(store)
+            problems = {summary.id: await _problems(store, summary) for summary in found}
         used, _ = await store.estimate()
     if arguments.json:
         for summary in found:
@@ -37,6 +41,14 @@ async def sessions(arguments: Namespace) -> int:
         plural = "" if len(found) == 1 else "s"
         note(f"{len(found)} session{plural}, {human_size(used)} in {store}")
     return 1 if any(problems.values()) else 0
+
+
+async def _problems(store: Store, summary: Summary) -> tuple[str, ...]:
+    lost = (summary.damage,) if summary.damage else ()
+    try:
+        return (*lost, *(await verify(store, summary.id)).problems)
+    except CheckpointError as error:  # nothing but the summary is left
+        return (*lost, str(error))
 
 
 def _emit_summary(summary: Summary, problems: tuple[str, ...] | None) -> None:
@@ -121,6 +133,8 @@ async def gc(arguments: Namespace) -> int:
     removed = 0
     if store is not None:
         async with store:
+            if arguments.cap is not None:
+                await evict(store, await stored_page_bytes(store) - arguments.cap)
             removed = await collect(store)
             await store.compact()
     if arguments.json:
