@@ -37,7 +37,7 @@ var<private> kv_head: u32;
 var<private> length: i32;
 
 // Keys that query row `r` sees: first .. end - 1.
-fn seen_by(r: u32) -> vec2<i32> {
+fn seen_by(r: u32, rows: u32, length: i32) -> vec2<i32> {
     let end = select(length, clamp(length - i32(rows - 1u - r), 0, length), CAUSAL);
     return vec2<i32>(select(0, max(end - WINDOW, 0), CAUSAL && WINDOW > 0), end);
 }
@@ -45,7 +45,7 @@ fn seen_by(r: u32) -> vec2<i32> {
 fn row_of(row: u32) -> Row {
     let r = min((pair0 + row) / GROUP, rows - 1u);
     let head = kv_head * GROUP + (pair0 + row) % GROUP;
-    let seen = row_sees(r, rows, seen_by(r));
+    let seen = row_sees(r, rows, seen_by(r, rows, length));
     let record = select(NO_RECORD, (row0 + r) * KV_HEADS * GROUP + head, pair0 + row < rows * GROUP);
     return Row(((row0 + r) * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, seen.z);
 }
@@ -56,19 +56,23 @@ fn main(
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    row0 = u32(qo_indptr[group.z]);
-    rows = u32(qo_indptr[group.z + 1u]) - row0;
+    // Browsers take private variables for non-uniform: no barrier may depend on one.
+    let first_row = u32(qo_indptr[group.z]);
+    let count = u32(qo_indptr[group.z + 1u]) - first_row;
+    row0 = first_row;
+    rows = count;
     kv_head = group.y;
     let pair = group.x * ROWS * TEAMS;
     pair0 = pair + team(lane) * ROWS;
-    if (pair >= rows * GROUP) {
+    if (pair >= count * GROUP) {
         return;
     }
     let keys = keys_of(group.z, grid.z);
     length = keys.length;
     begin_mask(group.z, grid.z, length);
-    let first = seen_by(pair / GROUP).x;
-    let end = all_end(seen_by(min((pair + ROWS * TEAMS - 1u) / GROUP, rows - 1u)).y, length);
+    let first = seen_by(pair / GROUP, count, keys.length).x;
+    let last_row = min((pair + ROWS * TEAMS - 1u) / GROUP, count - 1u);
+    let end = all_end(seen_by(last_row, count, keys.length).y, keys.length);
     begin(lane);
     if (end > first) {
         let low = slot_of_key(keys, first);
