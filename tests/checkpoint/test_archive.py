@@ -105,6 +105,12 @@ async def test_a_declared_size_is_not_believed(tmp_path: Path) -> None:
         await import_session(MemoryStore(), tmp_path / "a.safetensors")
 
 
+async def test_a_header_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", 100_000) + b"[" * 100_000)
+    with pytest.raises(DamageError, match="nested more than 200 levels"):
+        await import_session(MemoryStore(), tmp_path / "a.safetensors")
+
+
 async def test_swapped_pages_are_refused(tmp_path: Path) -> None:
     store, _ = await stored()
     path = tmp_path / "a.safetensors"

@@ -18,6 +18,7 @@ from typing import Any
 from webkv.checkpoint.blobs import Blobs, FullPage, digest_of
 from webkv.checkpoint.catalog import Summary
 from webkv.checkpoint.journal import first_seed, follow, require_id, row_key, sealed_rows, walk
+from webkv.checkpoint.nesting import parse_json
 from webkv.checkpoint.prefix import Chains, blob_key, variants
 from webkv.checkpoint.record import DIGEST_BYTES, Header, Row
 from webkv.checkpoint.refs import page_refs
@@ -167,8 +168,8 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, bytes]]:
     if size > min(len(data) - 8, _MOST_HEADER):
         raise DamageError(f"{path}: found a header of {size} bytes in a file of {len(data)}")
     try:
-        header = json.loads(data[8 : 8 + size])
-    except (ValueError, RecursionError) as error:
+        header = parse_json(data[8 : 8 + size])
+    except ValueError as error:
         raise DamageError(f"{path}: its header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise DamageError(f"{path}: its header is a JSON {type(header).__name__}, expected an object")
