@@ -252,3 +252,12 @@ async def test_a_disk_without_room_for_a_large_value_is_said(tmp_path: Path) -> 
         assert refused.value.needed == 200_001
         assert list(store.files.folder.iterdir()) == []
         assert await store.items("") == [("a", b"kept")]
+
+
+@pytest.mark.parametrize("name", ["a b?c#d%41.db", "ünï 🙂.db", os.fsdecode(b"not-utf8-\xff.db")])
+async def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / name) as store:
+        await store.commit({"a": b"1", "b": bytes(LARGE)})
+    async with SqliteStore(tmp_path / name) as store:
+        assert await store.items("") == [("a", b"1"), ("b", bytes(LARGE))]
+    assert (tmp_path / name).stat().st_size

@@ -1,7 +1,8 @@
 """Opening a session whose pages are laid out differently: their bytes move, their values do not.
 
 Another page size, axis order or packing costs a copy then instead of computing everything anew.  Another
-dtype changes values, so it is refused here.
+dtype is refused: even where values stay, as from f16 to f32, they are not what f32 pages would have held, and
+other sessions start from stored pages.
 """
 
 from __future__ import annotations

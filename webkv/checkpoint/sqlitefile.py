@@ -13,7 +13,6 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from webkv.errors import StoreError
 
@@ -66,7 +65,7 @@ def _connect(target: str) -> sqlite3.Connection:
 
 
 def _uri(path: Path, query: str) -> str:
-    return f"file:{quote(str(path.absolute()))}?{query}"
+    return f"{path.absolute().as_uri()}?{query}"
 
 
 def _writable(path: Path) -> sqlite3.Connection:

@@ -46,7 +46,7 @@ def _size(value: str) -> int:
 
 
 def _add_cap(parser: argparse.ArgumentParser) -> None:
-    text = "most bytes of stored pages, such as 2G; sessions not used for longest lose theirs (default: no limit)"
+    text = "most bytes of stored pages, such as 2G; the least recently used go first (default: no limit)"
     parser.add_argument("--cap", type=_size, metavar="SIZE", help=text)
 
 
