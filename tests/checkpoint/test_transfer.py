@@ -9,7 +9,7 @@ from tests.support import device, random
 from webkv.cache import CacheConfig, LayerGroup, PagedKVCache
 from webkv.checkpoint import Group, Identity
 from webkv.checkpoint.transfer import CachePages
-from webkv.errors import CacheFullError
+from webkv.errors import CacheFullError, DeviceError
 
 P = 4
 
@@ -118,6 +118,25 @@ async def test_too_few_pages_say_need_and_have_and_change_nothing() -> None:
     assert cache.get_sequence_length(1) == 0
     grow(cache, 1, 8)
     cache.check()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_refused_work_fails_an_export_and_is_told_to_who_asked_for_it(late: bool) -> None:
+    cache, identity = await cache_of()
+    cache.add_sequence(0)
+    grow(cache, 0, P)
+    pages = CachePages(cache, 0, identity)
+    if late:
+        (export,) = pages.export([("full", 0)])
+    cache.device.failure = "an invalid pipeline"
+    with pytest.raises(DeviceError, match="the GPU refused: an invalid pipeline"):
+        if late:
+            await export
+        else:
+            pages.export([("full", 0)])
+    with pytest.raises(DeviceError, match="the GPU refused: an invalid pipeline"):
+        await cache.device.read(cache.layer_pages(0))
+    cache.device.check()
 
 
 async def test_exports_make_no_buffer_after_the_first() -> None:

@@ -42,6 +42,7 @@ class Staging:
         The task gives one `bytes` per item of `results`, each made of (start, bytes) pieces of what came
         back; by default all of it.
         """
+        self.device.check(keep=True)  # what was refused is the model's work, which must hear of it
         size = sum(part[2] for part in parts)
         room = 1 << max(8, (size - 1).bit_length())
         room = min(room, max(size, self.device.facts.limits["max-buffer-size"]))
@@ -58,9 +59,9 @@ class Staging:
 
     async def _read(self, buffer: wgpu.GPUBuffer, size: int, results: Sequence[Pieces]) -> list[bytes]:
         try:
-            self.device.check()  # this runs later than the copy: the device may be gone by now
+            self.device.check(keep=True)  # this runs later than the copy: the device may be gone by now
             await buffer.map_async(self.device.map_mode, 0, size)
-            self.device.check()
+            self.device.check(keep=True)
             # The mapped memory itself, so that every byte is copied once; it is gone after unmap.
             mapped = memoryview(buffer.read_mapped(0, size, copy=False)).cast("B")
             made = [b"".join([mapped[at : at + count] for at, count in pieces]) for pieces in results]

@@ -153,12 +153,17 @@ class Device:
             return DeviceLostError(f"the GPU device was lost: {text}")
         return DeviceError(f"the GPU refused: {text}")
 
-    def check(self) -> None:
-        """Raise if the device was lost or an asynchronous validation error arrived (browser)."""
+    def check(self, keep: bool = False) -> None:
+        """Raise if the device was lost or an asynchronous validation error arrived (browser).
+
+        Such an error is told once.  `keep` leaves it to be told again, to whoever asked for the work that
+        was refused.
+        """
         if self.lost is not None:
             raise DeviceLostError(f"the GPU device was lost: {self.lost}")
         if self.failure is not None:
-            failure, self.failure = self.failure, None
+            failure = self.failure
+            self.failure = failure if keep else None
             raise DeviceError(f"the GPU refused: {failure}")
 
     def buffer(self, size: int, *, label: str = "", data: Any = None, usage: int = STORAGE) -> wgpu.GPUBuffer:
