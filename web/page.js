@@ -3,7 +3,7 @@
 import { Chat } from "./chat.js";
 import { listModels, listSessions } from "./lists.js";
 import { showPages } from "./picture.js";
-import { advice, recovery, size } from "./words.js";
+import { advice, named, recovery, size } from "./words.js";
 
 const find = (id) => document.getElementById(id);
 const chat = new Chat(find("log"), find("spoken"));
@@ -13,6 +13,7 @@ let worker;
 let restarts = [];
 let model = ""; // the loaded model's file name
 let wanted = null; // what to do next: { session } once a model is there
+let loading = ""; // the file name of the model that was asked for last
 let shown = null; // the open chat's id
 let busy = false;
 let models = { offered: [], kept: [] };
@@ -72,6 +73,7 @@ const chooseModel = (found) => {
 };
 
 const loadModel = (name, file) => {
+  loading = name;
   notice("");
   find("chooser").hidden = true;
   work("load", { name, file });
@@ -143,7 +145,8 @@ const showStorage = ({ used, quota }) => {
   persistence();
 };
 
-const failed = ({ during, kind, text, fatal }) => {
+const failed = ({ during, kind, text: told, fatal }) => {
+  const text = during === "load" ? named(told, loading) : told;
   busy = false;
   if (kind === "DeviceLostError") return restart("The GPU was lost");
   chat.stopped();

@@ -28,7 +28,12 @@ const draw = (canvas, pages) => {
   }
 };
 
+// A canvas keeps its colours when the rest of the page changes to light or dark.
+let again = () => {};
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => again());
+
 export const showPages = (place, groups) => {
+  again = () => showPages(place, groups);
   while (place.children.length > groups.length || place.querySelector(".quiet")) place.lastElementChild.remove();
   groups.forEach((group, i) => {
     let box = place.children[i];

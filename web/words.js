@@ -24,6 +24,12 @@ export const recovery = ({ how, tokens, pages, nbytes, seconds, damage, note }) 
     (damage ? `; damage was left out: ${damage}` : "") + (note ? `; ${note}` : "");
 };
 
+// A trouble with a model file, with the file's name: Python had its bytes alone, and calls it "model".
+export const named = (text, name) => {
+  if (text.includes(name)) return text;
+  return /^model\b/.test(text) ? text.replace("model", name) : `${name}: ${text}`;
+};
+
 // What a person can do about an error of this kind.  The text itself already says what was wrong.
 const ADVICE = {
   DeviceError: { load: "Choose a smaller model: this one needs more than the GPU gives a page." },

@@ -18,11 +18,12 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 GOOD = "good.gguf"
 REFUSED = {
     "huge.gguf": "3000 MB does not fit into a page's memory. Choose a smaller model, or run this one with",
-    "wide.gguf": "are over the device's limit of 134217728 bytes; a max_total_len of about 4096 tokens fits. "
-    "Choose a smaller model: this one needs more than the GPU gives a page.",
-    "mamba.gguf": "architecture 'mamba' is not supported, known are gemma3, llama. Choose another model file",
-    "cut.gguf": "is truncated",
-    "notes.gguf": "is not a GGUF file: it starts with b'Dear', expected b'GGUF'. Choose another model file",
+    "wide.gguf": "wide.gguf: layer group 'global': 513 pages of 524288 bytes per layer are over the device's "
+    "limit of 134217728 bytes; a max_total_len of about 4096 tokens fits. Choose a smaller model: this one "
+    "needs more than the GPU gives a page.",
+    "mamba.gguf": "mamba.gguf: architecture 'mamba' is not supported, known are gemma3, llama. Choose an",
+    "cut.gguf": "cut.gguf is truncated",
+    "notes.gguf": "notes.gguf is not a GGUF file: it starts with b'Dear', expected b'GGUF'. Choose an",
 }
 # A kept model of a size that costs no disk: a hole.
 KEEP = """async ([name, size]) => {
