@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.models.tiny import write_tiny_gemma3, write_tiny_llama
+from tests.models.tiny import Kind, write_tiny_gemma3, write_tiny_llama
 from tests.support import device
 from webkv.cache import PagedKVCache
 from webkv.checkpoint import MemoryStore, sessions
@@ -24,7 +25,7 @@ from webkv.sampling import SamplingParams
 PROMPT = "the quick brown fox jumps over the lazy dog and runs into the dark forest of the night"
 PARAMS = SamplingParams(temperature=1.0, seed=7)
 TOKENS = 40
-WRITERS = {"llama": write_tiny_llama, "gemma3": write_tiny_gemma3}
+WRITERS = {"llama": partial(write_tiny_llama, d_ff=96, kind=Kind.Q8_0), "gemma3": write_tiny_gemma3}
 
 
 async def tiny(folder: Path, kind: str = "llama", **options: Any) -> Loaded:
@@ -68,11 +69,13 @@ async def finished(chat: Chat) -> tuple[list[int], dict[str, str]]:
     return found
 
 
-LAYOUTS = ["pages of 8", "pages of 32", "pages of 1", "order token_major", "packing packed"]
+LAYOUTS = [
+    ("llama", "pages of 8"), ("llama", "pages of 1"), ("llama", "packing packed"), ("gemma3", "pages of 8"),
+    ("gemma3", "pages of 32"), ("gemma3", "order token_major"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize(("kind", "layout"), LAYOUTS)
 async def test_pages_of_another_layout_are_converted_and_not_computed(
     tmp_path: Path, kind: str, layout: str
 ) -> None:
@@ -170,7 +173,7 @@ async def test_another_dtype_is_refused_by_field_and_computed_anew_when_asked(tm
 
 @pytest.mark.parametrize("cut", [0, 70, 90])
 async def test_other_weights_go_on_from_the_tokens_though_cut_off_half_way(tmp_path: Path, cut: int) -> None:
-    write_tiny_llama(tmp_path / "other.gguf", seed=1)
+    write_tiny_llama(tmp_path / "other.gguf", seed=1, d_ff=96, kind=Kind.Q8_0)
     other = await load(tmp_path / "other.gguf", device=await device(), context=256, sequences=2, chunk=16)
     old, store = await tiny(tmp_path), MemoryStore()
     chat = await begun(old, store, drawn=30)

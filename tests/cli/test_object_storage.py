@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.test_objectstore import server
-from tests.models.tiny import write_tiny_llama
+from tests.models.tiny import Kind, write_tiny_llama
 
 __all__ = ["server"]  # the fixture
 
@@ -37,7 +37,7 @@ def events(server: str, *arguments: object) -> list[dict[str, Any]]:
 def test_a_session_begun_by_one_process_is_gone_on_with_by_another(server: str, tmp_path: Path) -> None:
     urllib.request.urlopen(urllib.request.Request(f"{server}/sessions", method="PUT")).close()
     model = tmp_path / "tiny.gguf"
-    write_tiny_llama(model)
+    write_tiny_llama(model, d_ff=96, kind=Kind.Q8_0)
     begin = "generate", "--model", model, PROMPT
     first = events(server, *begin, "--max-tokens", 20, "--session", "s")
     assert first[-1]["status"] == "durable"

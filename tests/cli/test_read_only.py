@@ -14,7 +14,7 @@ import pytest
 if sys.platform in ("emscripten", "win32"):
     pytest.skip("needs POSIX processes", allow_module_level=True)
 
-from tests.models.tiny import write_tiny_llama
+from tests.models.tiny import Kind, write_tiny_llama
 from webkv.checkpoint.sqlite import LARGE
 
 PROMPT = "the quick brown fox jumps over the lazy dog"
@@ -56,17 +56,22 @@ def read_only(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    write_tiny_llama(path)
+    write_tiny_llama(path, d_ff=96, kind=Kind.Q8_0)
     return path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    """The folder of a store with an answer's first 20 tokens."""
+    folder = tmp_path_factory.mktemp("made")
+    options = "--store", folder / "sessions.db", "--session", "s", "--raw", "--max-tokens", 20
+    assert run(*webkv("generate", "--model", model, *options, PROMPT)).returncode == 0
+    return folder
 
 
 @pytest.fixture
-def store(tmp_path: Path, model: Path) -> Path:
-    """A session of 20 tokens of an answer of 30."""
-    path = tmp_path / "store" / "sessions.db"
-    options = "--store", path, "--session", "s", "--raw", "--max-tokens", 20
-    assert run(*webkv("generate", "--model", model, *options, PROMPT)).returncode == 0
-    return path
+def store(tmp_path: Path, made: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "store") / "sessions.db"
 
 
 @pytest.mark.parametrize("left", ["closed", "cut off", "cut off and copied"])
