@@ -7,11 +7,13 @@ import asyncio
 import importlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 
 from benchmarks import report
 from benchmarks.harness import Bench, Row
@@ -19,7 +21,7 @@ from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
 from webkv.kernels.matmul import FEATURES
 
-NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "generate", "checkpoint")
+NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "matvec", "generate", "checkpoint")
 CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
 
 
@@ -54,20 +56,46 @@ def use_swiftshader() -> None:
     os.environ["VK_ICD_FILENAMES"] = str(found)
 
 
+class Progress:
+    """Says what runs and since when: on a terminal in one changing line, else in a line per benchmark."""
+
+    def __init__(self, console: Console, status: Status, names: Sequence[str]) -> None:
+        self._console, self._status, self._names = console, status, names
+        self._begun, self._now = time.monotonic(), ""
+
+    def begin(self, name: str) -> None:
+        """The next benchmark."""
+        minutes, seconds = divmod(round(time.monotonic() - self._begun), 60)
+        self._now = f"{self._names.index(name) + 1}/{len(self._names)} {name}"
+        if self._console.is_terminal:
+            self.say("")
+        else:
+            print(f"{minutes}:{seconds:02} {self._now}", file=sys.stderr)
+
+    def say(self, what: str) -> None:
+        """What the benchmark is doing."""
+        self._status.update(f"{self._now}: {what}")
+
+
 async def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Run the benchmarks that were asked for; whether every output was right."""
     raised = needs(arguments.binding_mib)
     device = await open_device(arguments.device, raised, FEATURES)
+    names = arguments.only or NAMES
     with console.status("") as status:
-        bench = Bench(device, arguments.full, status.update, arguments.seconds, raised)
+        progress = Progress(console, status, names)
+        bench = Bench(device, arguments.full, progress.say, arguments.seconds, raised)
         table, paths, right = report.new_table(bench), [], True
-        for name in arguments.only or NAMES:
-            module: Any = importlib.import_module(f"benchmarks.{name}")
-            rows: list[Row] = [row async for row in module.rows(bench)]
-            report.add_rows(table, name, module.QUESTION, rows, module.GOALS)
-            paths += report.save(name, module.QUESTION, bench, rows, module.GOALS)
-            right = right and not any("WRONG" in row.note for row in rows)
-    console.print(table)
+        try:
+            for name in names:
+                progress.begin(name)
+                module: Any = importlib.import_module(f"benchmarks.{name}")
+                rows: list[Row] = [row async for row in module.rows(bench)]
+                report.add_rows(table, name, module.QUESTION, rows, module.GOALS)
+                paths += report.save(name, module.QUESTION, bench, rows, module.GOALS)
+                right = right and not any("WRONG" in row.note for row in rows)
+        finally:  # what is done is shown, whatever ends the run
+            console.print(table)
     console.print("kept in", ", ".join(path.name for path in paths), "under", str(report.RESULTS))
     return right
 

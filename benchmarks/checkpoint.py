@@ -1,22 +1,23 @@
-"""Checkpoints: pages out against a plain read-back, a resume against computing anew, bytes written per byte.
+"""Checkpoints: what they cost a decode step, what pages out cost, and a resume against computing anew.
 
-What exact durability costs a decode step is in `generate.py`, in the same rounds as decoding without it.
+llama.cpp saves and restores its whole state next to it.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
-from benchmarks.harness import Bench, Candidate, Goal, Row
+from benchmarks.harness import Bench, Candidate, Goal, Row, compare
+from benchmarks.peers.llamacpp import NAME, LlamaCpp
+from benchmarks.smollm2 import Opened, open_smollm2, prompt
 from webkv.checkpoint import SqliteStore, delete
 from webkv.checkpoint.stores import Durability, payload_bytes
 from webkv.checkpoint.transfer import CachePages
-from webkv.errors import ModelError
-from webkv.load import Loaded, load
-from webkv.models.locate import locate
+from webkv.load import Loaded
 from webkv.resume import Chat
 from webkv.sampling import SamplingParams
 
@@ -24,14 +25,23 @@ QUESTION = "What do checkpoints cost, and how much sooner is a resumed chat back
 RAW = "a plain read-back of as many bytes"
 ANEW = "computing the same tokens anew"
 KV = "the KV bytes of the tokens kept"
-LLAMA = "llama.cpp's save_state and load_state"
+PLAIN = "the same run without a session"
 GOALS = (
+    Goal(PLAIN, 0.97, "decode with exact durability", lambda row: "exact" in row.case),
     Goal(RAW, 0.9, "exporting pages", lambda row: "export" in row.case),
-    Goal(ANEW, 20.0, "resuming", lambda row: "resume" in row.case, min),
-    Goal(KV, 1 / 1.05, "bytes written", lambda row: "written" in row.case, min),
+    Goal(ANEW, 20.0, "resuming", lambda row: row.case.startswith("resume"), min),
+    Goal(KV, 1 / 1.05, "bytes written", lambda row: row.case.startswith("bytes"), min),
 )
 TOKENS = {False: (1024,), True: (1024, 4096)}
 EXPORTED = 32
+STRETCH = 48
+"""Tokens drawn per timed piece: several pages, so that exports count; the last token's commit, which no later
+step hides, counts little."""
+
+ROUNDS = 7
+RESUMES = 3
+
+T = TypeVar("T")
 
 
 class CountingStore(SqliteStore):
@@ -48,23 +58,55 @@ class CountingStore(SqliteStore):
 
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
-    """Exports, then per length: a resume, and the bytes written until then."""
-    try:
-        files = locate(None)
-    except ModelError as error:
-        yield Row("SmolLM2", note=str(error))
+    """Decode with a session, exports, then per length: a resume, the bytes written until then, llama.cpp."""
+    model = await open_smollm2(bench, max(TOKENS[bench.full]) + 64)
+    if isinstance(model, Row):
+        yield model
         return
-    bench.say("loading SmolLM2")
-    loaded = await load(files, device=bench.device, context=max(TOKENS[bench.full]) + 64, sequences=2)
-    yield await exporting(bench, loaded)
-    for length in TOKENS[bench.full]:
-        async for row in resuming(bench, loaded, length):
-            yield row
-        yield llama(files, length)
+    bench.say("SmolLM2 with and without a session")
+    yield await durability(model)
+    yield await exporting(model)
+    with model.peer() as peer:
+        for length in TOKENS[bench.full]:
+            async for row in resuming(model, length):
+                yield row
+            if peer is None:
+                yield Row(f"{NAME}: {length} tokens", note="xllamacpp is not installed")
+                continue
+            async for row in whole_state(model, peer, length):
+                yield row
 
 
-async def exporting(bench: Bench, loaded: Loaded) -> Row:
+async def durability(model: Opened) -> Row:
+    """Decode with exact durability in a file against the same without a session."""
+    loaded = model.loaded
+    engine = loaded.engine
+    conversation = engine.open(engine.tokenizer.encode(" the" * 64))
+    with TemporaryDirectory() as folder:
+        async with SqliteStore(Path(folder) / "sessions.db") as store:
+            chat = await Chat.begin(loaded, store, prompt=" the" * 64, max_tokens=1)
+
+            async def plain(repeats: int) -> None:
+                count = STRETCH * repeats
+                await drain(engine.generate(conversation, SamplingParams(), max_tokens=count, stop=()))
+
+            async def exact(repeats: int) -> None:
+                await drain(chat.generate(len(chat.answer) + STRETCH * repeats))
+
+            work = [Candidate(PLAIN, plain, STRETCH), Candidate("exact", exact, STRETCH)]
+            compared = await compare(work, ROUNDS, ROUNDS * model.bench.budget_s, model.bench.clock)
+            await chat.close()
+    engine.close(conversation)
+    wall = compared.ms("exact", "wall") / compared.ms(PLAIN, "wall")
+    return Row(
+        "decode with exact durability", compared.ms("exact"), compared.ms("exact", "wall"),
+        ratios={PLAIN: compared.speedup("exact", PLAIN)}, note=f"{wall:.3f} of its wall time",
+    )  # fmt: skip
+
+
+async def exporting(model: Opened) -> Row:
     """Pages in the order a session stores them, against one buffer of the same size."""
+    bench, loaded = model.bench, model.loaded
     cache, identity = loaded.engine.cache, loaded.identity
     cache.add_sequence(-1)
     for _ in range(EXPORTED * identity.page_tokens // 128):
@@ -95,27 +137,31 @@ async def exporting(bench: Bench, loaded: Loaded) -> Row:
     )  # fmt: skip
 
 
-async def resuming(bench: Bench, loaded: Loaded, length: int) -> AsyncIterator[Row]:
+async def resuming(model: Opened, length: int) -> AsyncIterator[Row]:
     """A chat of `length` tokens is stored and comes back; its tokens are prefilled anew for comparison."""
-    engine = loaded.engine
-    tokens = [(7919 * at) % 40_000 + 100 for at in range(length)]
-    prompt = engine.tokenizer.decode(tokens)
-    with tempfile.TemporaryDirectory() as folder:
-        async with CountingStore(Path(folder) / "sessions.db") as store:
+    bench, loaded = model.bench, model.loaded
+    text = loaded.engine.tokenizer.decode(prompt(length))
+    with TemporaryDirectory() as folder:
+        store = CountingStore(Path(folder) / "sessions.db")
+        async with store:
             bench.say(f"a chat of {length} tokens")
-            prefill, chat = await timed(begun(loaded, store, prompt))
+            prefill, chat = await timed(begun(loaded, store, text))
             await chat.close()
             kept, pages = len(chat.conversation.tokens), chat.session.stored
             kv = sum(loaded.identity.group(group).page_bytes for group, _ in pages)
             written = store.written
             bench.say(f"resuming {kept} tokens")
-            resume, again = await timed(Chat.resume(loaded, store, chat.id))
-            how = str(again.recovery)
-            await again.close()
+            resumes = []
+            for _ in range(RESUMES):
+                resume, again = await timed(Chat.resume(loaded, store, chat.id))
+                resumes.append(resume)
+                await again.close()
             await delete(store, chat.id)
+    clock = bench.clock == "wall"
+    resume = sorted(resumes, key=lambda cost: cost[clock])[RESUMES // 2]
     yield Row(
         f"resume {kept} tokens", 1e3 * resume[0], 1e3 * resume[1],
-        ratios={ANEW: prefill[bench.clock == "wall"] / resume[bench.clock == "wall"]}, note=how,
+        ratios={ANEW: prefill[clock] / resume[clock]}, note=str(again.recovery),
     )  # fmt: skip
     yield Row(
         f"bytes written for {kept} tokens", rate=f"{written / kv:.3f} per KV byte", ratios={KV: kv / written},
@@ -123,36 +169,43 @@ async def resuming(bench: Bench, loaded: Loaded, length: int) -> AsyncIterator[R
     )  # fmt: skip
 
 
-async def begun(loaded: Loaded, store: SqliteStore, prompt: str) -> Chat:
+async def begun(loaded: Loaded, store: SqliteStore, text: str) -> Chat:
     """A new chat with its first token."""
-    chat = await Chat.begin(loaded, store, prompt=prompt, params=SamplingParams(), max_tokens=1)
-    async for _ in chat.generate():
-        pass
+    chat = await Chat.begin(loaded, store, prompt=text, max_tokens=1)
+    await drain(chat.generate())
     return chat
 
 
-async def timed(work: object) -> tuple[tuple[float, float], Chat]:
+async def whole_state(model: Opened, peer: LlamaCpp, length: int) -> AsyncIterator[Row]:
+    """llama.cpp's slot of as many tokens, to a file and back."""
+
+    async def run(work: Callable[[], T]) -> T:
+        return work()
+
+    model.bench.say(f"{NAME}, {length} tokens")
+    prefill, _ = await timed(run(lambda: peer.compute(prompt(length), 1, cached=False)))
+    save, written = await timed(run(peer.save))
+    restore, _ = await timed(run(peer.restore))
+    clock = model.bench.clock == "wall"
+    yield Row(
+        f"{NAME}: save {length} tokens", 1e3 * save[0], 1e3 * save[1],
+        f"{written / model.kv_bytes(length):.3f} per KV byte",
+        note=f"{written >> 20} MiB, each time it is saved",
+    )  # fmt: skip
+    yield Row(
+        f"{NAME}: restore {length} tokens", 1e3 * restore[0], 1e3 * restore[1],
+        ratios={ANEW: prefill[clock] / restore[clock]},
+    )  # fmt: skip
+
+
+async def timed(work: Awaitable[T]) -> tuple[tuple[float, float], T]:
     """(CPU seconds, wall seconds), and what the work made."""
     cpu, wall = time.process_time(), time.perf_counter()
-    made = await work  # type: ignore[misc]
+    made = await work
     return (time.process_time() - cpu, time.perf_counter() - wall), made
 
 
-def llama(files: tuple[Path, ...], length: int) -> Row:
-    """llama.cpp's whole-state save and restore of as many tokens, in memory."""
-    try:
-        from llama_cpp import Llama
-    except ImportError:
-        return Row(f"{LLAMA}, {length} tokens", note="llama-cpp-python is not installed")
-    model = Llama(str(files[0]), n_ctx=length + 64, n_batch=256, verbose=False)
-    begun = time.perf_counter()
-    model.eval([(7919 * at) % 40_000 + 100 for at in range(length)])
-    prefill, begun = time.perf_counter() - begun, time.perf_counter()
-    state = model.save_state()
-    saved, begun = time.perf_counter() - begun, time.perf_counter()
-    model.load_state(state)
-    restored = time.perf_counter() - begun
-    return Row(
-        f"{LLAMA}, {length} tokens", wall_ms=1e3 * (saved + restored), ratios={ANEW: prefill / restored},
-        note=f"{len(state.llama_state) >> 20} MiB, {1e3 * saved:.0f} ms out, {1e3 * restored:.0f} in",
-    )  # fmt: skip
+async def drain(events: AsyncIterator[Any]) -> None:
+    """Take everything there is."""
+    async for _ in events:
+        pass

@@ -1,36 +1,34 @@
-"""A whole model: tokens per second, where a token's milliseconds go, and what checkpoints cost."""
+"""A whole model: tokens per second next to llama.cpp's, and where a token's milliseconds go."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Bench, Candidate, Goal, Row, on_gpu
+from benchmarks.harness import Bench, Candidate, Comparison, Goal, Row, on_gpu
 from benchmarks.limit import Reader
-from webkv.checkpoint import SqliteStore
-from webkv.errors import ModelError
+from benchmarks.peers.llamacpp import NAME, LlamaCpp
+from benchmarks.smollm2 import Opened, open_smollm2, prompt
+from webkv.conversation import Conversation
 from webkv.gpu import Batch, Device, Kernel
-from webkv.load import Loaded, load
-from webkv.models.gguf import open_gguf
-from webkv.models.locate import locate
-from webkv.resume import Chat
 from webkv.sampling import SamplingParams
 
 QUESTION = "How fast is SmolLM2, and where does a token's time go?"
 READ = "a plain read of the weights and KV"
-PLAIN = "the same run without a session"
+STEP = "the step"
+LIMIT = "4 KiB read back"
 GOALS = (
-    Goal(PLAIN, 0.97, "decode with exact durability", lambda row: "exact" in row.case),
+    Goal(NAME, 0.5, "decode", lambda row: row.case.startswith("decode at")),
+    Goal(NAME, 0.5, "prefill", lambda row: row.case.startswith("prefill")),
+    Goal(STEP, 1 / 0.15, "the host's part of a decode step", lambda row: row.case.startswith("host"), min),
+    Goal(LIMIT, 1.0, "read back per token", lambda row: row.case.startswith("read back"), min),
 )
-PROMPT_TOKENS = {False: (128, 1024), True: (128, 1024, 2048, 4096)}
-NEW_TOKENS = 24
+LENGTHS = {False: (128, 1024), True: (128, 1024, 2048, 4096)}
+PREFILLS = {False: (256,), True: (256, 1024, 2048)}
+NEW_TOKENS = 16
 READ_BYTES = 16 << 20
-STRETCH = 16
-"""Tokens drawn per timed piece: one page's worth, so that page exports count too."""
 GREEDY = SamplingParams()
 
 Dispatch = tuple[Kernel, Any, int, int, int]
@@ -60,84 +58,134 @@ def part_of(kernel: str) -> str:
 
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
-    """One row per prompt length and part, then one per durability."""
-    try:
-        files = locate(None)
-    except ModelError as error:
-        yield Row("SmolLM2", note=str(error))
+    """Prefill, then per context length: decode, and its parts."""
+    lengths = LENGTHS[bench.full]
+    model = await open_smollm2(bench, max(lengths) + 2 * NEW_TOKENS)
+    if isinstance(model, Row):
+        yield model
         return
-    bench.say("loading SmolLM2")
-    context = max(PROMPT_TOKENS[bench.full]) + 8 * NEW_TOKENS
-    loaded = await load(files, device=bench.device, context=context, sequences=2)
-    weights = sum(tensor.nbytes for tensor in open_gguf(files).tensors.values())
-    for length in PROMPT_TOKENS[bench.full]:
-        bench.say(f"SmolLM2 at {length} tokens")
-        async for row in speeds(bench, loaded, length, weights):
-            yield row
-    bench.say("SmolLM2 with and without a session")
-    yield await durability(bench, loaded)
+    with model.peer() as peer:
+        for length in PREFILLS[bench.full]:
+            async for row in prefill(model, peer, length):
+                yield row
+        for length in lengths:
+            bench.say(f"SmolLM2 at {length} tokens")
+            conversation = await model.computed(length)
+            async for row in decode(model, peer, conversation):
+                yield row
+            async for row in parts(model, conversation):
+                yield row
+            model.loaded.engine.close(conversation)
+        yield await read_back(model)
 
 
-def prompt(length: int) -> list[int]:
-    """Token ids that repeat nothing soon."""
-    return [(7919 * i) % 40_000 + 100 for i in range(length)]
+async def prefill(model: Opened, peer: LlamaCpp | None, length: int) -> AsyncIterator[Row]:
+    """A prompt of `length` tokens by itself."""
+    model.bench.say(f"SmolLM2, a prompt of {length} tokens")
+    engine = model.loaded.engine
 
+    async def ours(repeats: int) -> None:
+        for _ in range(repeats):
+            engine.close(await model.computed(length))
 
-async def speeds(bench: Bench, loaded: Loaded, length: int, weights: int) -> AsyncIterator[Row]:
-    """Prefill and decode speed at `length` tokens, and the parts of one decode step."""
-    engine = loaded.engine
-    conversation = engine.open(prompt(length))
-    await engine.prefill(conversation, min(length, engine.model.max_rows))  # compiles
-    engine.close(conversation)
-    conversation = engine.open(prompt(length))
-    cost = await timed(lambda: engine.prefill(conversation, length))
-    yield speed_row(f"prefill {length}", cost, length)
-    conversation.tokens += prompt(NEW_TOKENS + 2)
-    await engine.replay(conversation, length + 2)
-    cost = await timed(lambda: engine.replay(conversation, length + 2 + NEW_TOKENS))
-    yield speed_row(f"decode at {length}", cost, NEW_TOKENS)
-    async for row in parts(bench, loaded, conversation, weights):
+    async def theirs(repeats: int) -> None:
+        for _ in range(repeats):
+            assert peer is not None
+            peer.compute(prompt(length), 1, cached=False)
+
+    candidates = [Candidate("webkv", ours, length)]
+    candidates += [Candidate(NAME, theirs, length)] if peer else []
+    compared = await model.bench.compare(candidates)
+    for row in speed_rows(f"prefill {length}", compared, peer):
         yield row
-    engine.close(conversation)
 
 
-async def timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """(CPU seconds, wall seconds) of one run."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    await run()
-    return time.process_time() - cpu, time.perf_counter() - wall
+async def decode(model: Opened, peer: LlamaCpp | None, conversation: Conversation) -> AsyncIterator[Row]:
+    """Greedy tokens after the conversation's, each read back before the next."""
+    engine, length = model.loaded.engine, conversation.cached
+    if peer is not None:
+        peer.compute(prompt(length), 1, cached=False)
+
+    async def ours(repeats: int) -> None:
+        for _ in range(repeats):
+            child = engine.fork(conversation)
+            async for _ in engine.generate(child, GREEDY, max_tokens=NEW_TOKENS, stop=()):
+                pass
+            engine.close(child)
+
+    async def theirs(repeats: int) -> None:
+        for _ in range(repeats):
+            assert peer is not None
+            peer.compute(prompt(length), NEW_TOKENS, cached=True)
+
+    candidates = [Candidate("webkv", ours, NEW_TOKENS)]
+    candidates += [Candidate(NAME, theirs, NEW_TOKENS)] if peer else []
+    for row in speed_rows(f"decode at {length}", await model.bench.compare(candidates), peer):
+        yield row
 
 
-def speed_row(case: str, cost: tuple[float, float], tokens: int) -> Row:
-    """A row per token."""
-    cpu, wall = (seconds / tokens for seconds in cost)
-    return Row(case, 1e3 * cpu, 1e3 * wall, f"{1 / wall:.1f} tokens/s")
+def speed_rows(case: str, compared: Comparison, peer: LlamaCpp | None) -> list[Row]:
+    """Our cost per token and, if it is there, the peer's."""
+    ratios = {NAME: compared.speedup("webkv", NAME)} if peer else {}
+    names = [("webkv", case, ratios)] + ([(NAME, f"{NAME}: {case}", {})] if peer else [])
+    found = []
+    for name, text, against in names:
+        wall = compared.ms(name, "wall")
+        found.append(Row(text, compared.ms(name, "cpu"), wall, f"{1e3 / wall:.1f} tokens/s", against))
+    return found
 
 
-async def parts(bench: Bench, loaded: Loaded, conversation: Any, weights: int) -> AsyncIterator[Row]:
+async def parts(model: Opened, conversation: Conversation) -> AsyncIterator[Row]:
     """Each part of a decode step run alone, side by side; and the host's share."""
-    engine, length = loaded.engine, conversation.cached
-    host = time.thread_time()
-    engine.cache.begin_forward([conversation.id], [1])
-    recorder = Recorder(bench.device)
-    with recorder as batch:
-        engine.model.forward(batch, engine.cache, [1], "decode")
-    host = time.thread_time() - host
-    engine.cache.abort_forward()
+    bench, engine, length = model.bench, model.loaded.engine, conversation.cached
+    recorder, host = recorded(model, conversation)
     source = bench.device.buffer(READ_BYTES, label="read")
     reader = Reader(bench.device, source, "f32")
-    times = round((weights + kv_bytes(loaded, length)) / READ_BYTES)
-    candidates = [on_gpu(READ, bench.device, lambda batch: [reader.record(batch) for _ in range(times)])]
+    times = round((model.weights + model.kv_bytes(length)) / READ_BYTES)
+    candidates = [on_gpu(READ, bench.device, repeated(reader, times))]
     candidates += [on_gpu(name, bench.device, replayed(work)) for name, work in recorder.kept.items()]
     compared = await bench.compare(candidates)
+    layers = model.loaded.config.n_layers
     for name, work in recorder.kept.items():
         yield Row(
-            f"decode at {length}: {name}", compared.ms(name), compared.ms(name, "wall"),
-            ratios={READ: compared.speedup(name, READ)}, note=f"{len(work)} dispatches",
+            f"{name}, at {length}", compared.ms(name), compared.ms(name, "wall"),
+            ratios={READ: compared.speedup(name, READ)},
+            note=f"{len(work)} dispatches, {len(work) / layers:.1f} per layer",
         )  # fmt: skip
     reader.close()
     bench.device.release(source)
-    yield Row(f"decode at {length}: host", 1e3 * host, 1e3 * host, note="bookkeeping and encoding")
+    step = 1e3 * host + sum(compared.ms(name) for name in recorder.kept)
+    yield Row(
+        f"host, at {length}", 1e3 * host, 1e3 * host, ratios={STEP: step / (1e3 * host)},
+        note="bookkeeping and encoding",
+    )  # fmt: skip
+    engine.cache.abort_forward()
+
+
+def recorded(model: Opened, conversation: Conversation) -> tuple[Recorder, float]:
+    """One decode step, left open, and the seconds that the host took for it."""
+    engine = model.loaded.engine
+    seconds = []
+    for _ in range(3):
+        begun = time.thread_time()
+        engine.cache.begin_forward([conversation.id], [1])
+        recorder = Recorder(model.bench.device)
+        engine.model.forward(recorder, engine.cache, [1], "decode")
+        recorder.submit()
+        seconds.append(time.thread_time() - begun)
+        if len(seconds) < 3:
+            engine.cache.abort_forward()
+    return recorder, min(seconds)
+
+
+def repeated(reader: Reader, times: int) -> Callable[[Batch], None]:
+    """Read so often."""
+
+    def record(batch: Batch) -> None:
+        for _ in range(times):
+            reader.record(batch)
+
+    return record
 
 
 def replayed(work: list[Dispatch]) -> Callable[[Batch], None]:
@@ -150,37 +198,25 @@ def replayed(work: list[Dispatch]) -> Callable[[Batch], None]:
     return record
 
 
-def kv_bytes(loaded: Loaded, tokens: int) -> int:
-    """Bytes of KV that a token at that position reads."""
-    per_page = sum(group.page_bytes for group in loaded.identity.groups)
-    return per_page * tokens // loaded.identity.page_tokens
+async def read_back(model: Opened) -> Row:
+    """Bytes that come back from the device for a token drawn among the most likely ones."""
+    engine, device, counted = model.loaded.engine, model.bench.device, 0
+    conversation = await model.computed(64)
+    read = device.read
 
+    async def counting(*what: Any) -> bytes:
+        nonlocal counted
+        found = await read(*what)
+        counted += len(found)
+        return found
 
-async def durability(bench: Bench, loaded: Loaded) -> Row:
-    """Decode with exact durability in a file against the same without a session."""
-    conversation = loaded.engine.open(prompt(64))
-    with tempfile.TemporaryDirectory() as folder:
-        async with SqliteStore(Path(folder) / "sessions.db") as store:
-            chat = await Chat.begin(loaded, store, prompt=" the" * 64, max_tokens=1)
-
-            async def plain(repeats: int) -> None:
-                count = STRETCH * repeats
-                await drain(loaded.engine.generate(conversation, GREEDY, max_tokens=count, stop=()))
-
-            async def exact(repeats: int) -> None:
-                await drain(chat.generate(len(chat.answer) + STRETCH * repeats))
-
-            work = [Candidate(PLAIN, plain, STRETCH), Candidate("exact", exact, STRETCH)]
-            compared = await bench.compare(work)
-            await chat.close()
-    loaded.engine.close(conversation)
-    return Row(
-        "decode with exact durability", compared.ms("exact"), compared.ms("exact", "wall"),
-        ratios={PLAIN: compared.speedup("exact", PLAIN)},
-    )  # fmt: skip
-
-
-async def drain(events: AsyncIterator[Any]) -> None:
-    """Take everything there is."""
-    async for _ in events:
-        pass
+    vars(device)["read"] = counting
+    try:
+        params = SamplingParams(temperature=0.8, top_k=40, seed=1)
+        async for _ in engine.generate(conversation, params, max_tokens=NEW_TOKENS, stop=()):
+            pass
+    finally:
+        del vars(device)["read"]
+    engine.close(conversation)
+    per_token = counted / NEW_TOKENS
+    return Row("read back per token", rate=f"{per_token:.0f} bytes", ratios={LIMIT: 4096 / per_token})

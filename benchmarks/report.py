@@ -17,7 +17,7 @@ from benchmarks.harness import Bench, Goal, Row
 from benchmarks.svg import ratio_plot
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("webkv", "wgpu", "numpy", "apache-tvm", "onnxruntime-webgpu", "llama-cpp-python")
+PACKAGES = ("webkv", "wgpu", "numpy", "apache-tvm", "onnxruntime-webgpu", "xllamacpp")
 
 
 def ratio_text(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from benchmarks import __main__ as command
 from benchmarks import harness, limit, report, svg
 from benchmarks.attention import Case, OnDevice, Pages, difference, too_large
 from benchmarks.aux_data import Load, config_for, steps_of
 from benchmarks.decode_attention import FULL, GOALS, QUICK, Decode
+from benchmarks.generate import part_of
 from benchmarks.harness import Bench, Candidate, Comparison, Cost, Goal, Row
+from benchmarks.matvec import bytes_of_row
 from benchmarks.peers import tvm
 from tests import support
 from webkv.kernels.reference import attend_prefill
@@ -225,6 +229,25 @@ def test_steps_for_the_aux_data_grow_by_their_rows() -> None:
     steps = steps_of(load, config_for(load))
     assert [int(step.positions[0]) for step in steps[:3]] == [64, 67, 70]
     assert len(steps[0].groups) == 2
+
+
+def test_weights_count_as_they_are_in_files() -> None:
+    kinds = ("F32", "F16", "Q8_0", "Q4_1", "Q4_K", "Q6_K")
+    assert [bytes_of_row(kind, 256) for kind in kinds] == [1024, 512, 272, 160, 144, 210]
+
+
+def test_parts_of_a_step_are_told_by_their_kernels() -> None:
+    names = ("embed", "matmul", "append_kv", "attend_decode", "merge_splits", "head_norm")
+    assert [part_of(name) for name in names] == ["matmul", "matmul", *["attention"] * 3, "other"]
+
+
+def test_a_run_without_a_terminal_says_each_benchmark_once(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(file=io.StringIO())
+    progress = command.Progress(console, console.status(""), ["limit", "matvec"])
+    for name in ("limit", "matvec"):
+        progress.begin(name)
+        progress.say("busy")
+    assert capsys.readouterr().err == "0:00 1/2 limit\n0:00 2/2 matvec\n"
 
 
 def test_limits_are_raised_only_when_asked_for() -> None:
