@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,10 +23,13 @@ def examples(count: int) -> int:
     return min(count, 5) if IN_PAGE else count
 
 
-def natively(*parameters: Any) -> list[Any]:
-    """Parameters that a page skips: each compiles kernels of its own, a second on a software adapter."""
+def cases(parameters: Iterable[Any], *, natively: Collection[Any]) -> list[Any]:
+    """All parameters; a page skips those in `natively`, each of which would only compile one more variant.
+
+    On a software adapter that takes a second.  What is left has every kernel, page dtype and kind of mask.
+    """
     mark = pytest.mark.skipif(IN_PAGE, reason="natively only: one more variant of a kernel")
-    return [pytest.param(parameter, marks=mark) for parameter in parameters]
+    return [pytest.param(p, marks=mark) if p in natively else p for p in parameters]
 
 
 def sampled(cases: Sequence[T], every: int = 10) -> Sequence[T]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.paged import Held, Paged, mla_shape, rope_table, shape_of
-from tests.support import device, read_array
+from tests.support import cases, device, read_array
 from webkv.kernels import reference
 from webkv.kernels.attention import attend_prefill
 
@@ -56,7 +56,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", cases(SHAPES, natively=("smollm f32", "llama 8b int8")))
 async def test_shapes(name: str) -> None:
     await check(Paged(SHAPES[name], [Held(1), Held(300), Held(40), Held(15)]), [1, 13, 40, 7])
 
@@ -66,7 +66,7 @@ async def test_lengths(length: int, rows: int) -> None:
     await check(Paged(shape_of(), [Held(length)]), [rows])
 
 
-@pytest.mark.parametrize("window", [1, 17])
+@pytest.mark.parametrize("window", cases([1, 17], natively=(1,)))
 async def test_windows(window: int) -> None:
     await check(Paged(shape_of(window=window), [Held(70), Held(600)]), [70, 20])
 
