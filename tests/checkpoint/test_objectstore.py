@@ -200,6 +200,21 @@ async def test_a_commit_whose_answer_was_lost_may_be_repeated() -> None:
     assert len(await ObjectStore(objects).keys("s/a/")) == 2
 
 
+async def test_a_server_that_ignores_conditions_is_refused() -> None:
+    class Careless:
+        def __init__(self) -> None:
+            self.objects = obstore.MemoryStore()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.objects, name)
+
+        async def put_async(self, path: str, data: bytes, mode: object = None) -> Any:
+            return await self.objects.put_async(path, data)
+
+    with pytest.raises(StoreError, match="ignores conditional writes"):
+        await ObjectStore(Careless()).commit({"a": b"1"})
+
+
 async def test_a_damaged_commit_is_named() -> None:
     objects = obstore.MemoryStore()
     await ObjectStore(objects).commit({"a": b"1"})

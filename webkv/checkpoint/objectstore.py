@@ -108,6 +108,8 @@ class ObjectStore:
             )
         large = [(key, value.path) for key, value in values.items() if isinstance(value, Elsewhere)]
         await asyncio.gather(*(self._bucket.put(path, puts[key]) for key, path in large))
+        if not self._next:
+            await self._require_conditions()
         data = pack(values, deletes)
         while not await self._bucket.create(_log_path(self._next), data):
             self._notice_overtaking(await self._follow(), values)
@@ -117,6 +119,14 @@ class ObjectStore:
         await self._bucket.remove([value.path for value in old if isinstance(value, Elsewhere)])
         if self._since_snapshot >= _LOG_PER_SNAPSHOT:
             await self._snapshot()
+
+    async def _require_conditions(self) -> None:
+        """Raise `StoreError` if the server overwrites what may only be created: it could lose commits."""
+        made = [await self._bucket.create("conditions", b"created once") for _ in range(2)]
+        if made[1]:
+            raise StoreError(
+                f"{self}: this server ignores conditional writes (If-None-Match), which are needed"
+            )
 
     def _require_leases(self, puts: Iterable[str]) -> None:
         """Raise `StoreBusyError` before writing to a session whose lock was held here but is not any more."""

@@ -176,11 +176,14 @@ class SqliteStore:
         return [row[0] for row in self._open().execute(f"{query} ORDER BY key", span * 2)]
 
     def _items(self, prefix: str) -> list[tuple[str, bytes]]:
-        query = "SELECT key, value FROM entries WHERE key >= ? AND key < ?"
-        found = self._open().execute(query, (prefix, prefix + _LAST_KEY)).fetchall()
-        known = {key for key, _ in found}
-        large = [(key, self._get(key)) for key in self._keys(prefix) if key not in known]
-        return sorted([*found, *((key, value) for key, value in large if value is not None)])
+        db, span = self._open(), (prefix, prefix + _LAST_KEY)
+        query = "SELECT key, value FROM entries WHERE key >= ? AND key < ? ORDER BY key"
+        found: list[tuple[str, bytes]] = db.execute(query, span).fetchall()
+        large = db.execute("SELECT key FROM files WHERE key >= ? AND key < ?", span).fetchall()
+        if not large:
+            return found
+        values = [(key, self._get(key)) for (key,) in large]
+        return sorted([*found, *((key, value) for key, value in values if value is not None)])
 
     def _commit(self, puts: dict[str, bytes], deletes: tuple[str, ...], durability: Durability) -> None:
         import sqlite3
