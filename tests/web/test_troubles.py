@@ -22,6 +22,10 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 MODEL = "tiny.gguf"
 # Prepended to the page's worker.
 NO_ADAPTER = "navigator.gpu.requestAdapter = async () => null;\n"
+# A page whose schema is one version on.
+NEXT_VERSION = """const { open } = IDBFactory.prototype;
+IDBFactory.prototype.open = function (name, version) { return open.call(this, name, version + 1); };
+"""
 # As private windows of some browsers do.
 NO_FILES = """navigator.storage.getDirectory = async () => {
   throw new DOMException("Security error when calling GetDirectory", "SecurityError");
@@ -186,17 +190,38 @@ async def test_too_little_room_for_the_model(pages: Pages) -> None:
         assert "has no room for this model" in await chat.notice()
 
 
-async def test_a_database_of_a_newer_page(pages: Pages) -> None:
-    async def newer(context: Any, root: str) -> None:
+HOLD = """async (version) => {
+  const request = indexedDB.open("webkv", version);
+  await new Promise((done) => { request.onsuccess = done; });
+  window.held = request.result;
+}"""
+
+
+def holding(version: int) -> Any:
+    """A tab that makes the page's database, empty, in a version of its own, and keeps it open."""
+
+    async def hold(context: Any, root: str) -> None:
         page = await context.new_page()
         await page.goto(f"{root}icon.svg")
-        await page.evaluate(
-            "new Promise((done) => { indexedDB.open('webkv', 99).onsuccess = () => done(); })"
-        )
-        await page.close()
+        await page.evaluate(HOLD, version)
 
-    async with tab(pages, newer) as chat:
+    return hold
+
+
+async def test_a_database_of_a_newer_page(pages: Pages) -> None:
+    async with tab(pages, holding(99)) as chat:
         assert "made by a newer webkv: reload the page" in await chat.notice()
+
+
+async def test_a_database_of_another_program(pages: Pages) -> None:
+    async with tab(pages, holding(1)) as chat:
+        assert "not a database of webkv: clear this site's data" in await chat.notice()
+
+
+async def test_an_older_page_in_another_tab_blocks_the_upgrade(pages: Pages) -> None:
+    pages.made["worker.js"] = NEXT_VERSION.encode() + (pages.site.web / "worker.js").read_bytes()
+    async with tab(pages, holding(1)) as chat:
+        assert "close the other tabs of this page" in await chat.notice()
 
 
 async def test_blocked_site_data(pages: Pages) -> None:

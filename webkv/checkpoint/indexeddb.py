@@ -23,7 +23,7 @@ _js = run_js((packaged_folder("web") / "indexeddb.js").read_text(encoding="utf-8
 _ADVICE = {
     "VersionError": "it was made by a newer webkv: reload the page to get the newer one",
     "BlockedError": "another tab holds an older version open: close the other tabs of this page",
-    "NotFoundError": "it is not a database of webkv",
+    "NotFoundError": "it is not a database of webkv: clear this site's data in the browser's settings",
     "SecurityError": "the browser blocks storage for this site: allow site data (cookies) for it",
     "InvalidStateError": "the browser closed it, as in private windows and after site data was cleared: "
     "reload the page",
