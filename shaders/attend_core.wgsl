@@ -19,20 +19,25 @@ const TEAMS = 1u;  // as quad_core has
 
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
 
-var<workgroup> weight: array<vec4<f32>, 512>;  // [row][quad of slots]; at the end [row % 4][half][lane]
-var<workgroup> partial: array<f32, 256>;       // [row][scorer]
+var<workgroup> weight: array<vec4<f32>, 512>;  // [row][quad of slots]: scores, then weights; see share_row
+var<workgroup> partial: array<f32, 256>;       // [row][scorer] largest score of a tile
+var<workgroup> total: array<f32, 256>;         // [row][scorer] sum of p
 var<workgroup> state: array<vec2<f32>, 8>;     // each row's m, in units of log2, and 2^(m_old - m)
-var<private> record: array<u32, 8>;            // (row, query head) number to store a row at, or NO_RECORD
-var<private> query: array<u32, 8>;             // where a row's query starts, in vec4
-var<private> first_key: array<i32, 8>;         // a row sees keys first_key .. end_key - 1
-var<private> end_key: array<i32, 8>;
-var<private> mine: array<i32, 8>;              // see attend_mask_tree
+var<workgroup> query: array<u32, 8>;           // where a row's query starts, in vec4
+var<workgroup> record: array<u32, 8>;          // (row, query head) number to store a row at, or NO_RECORD
+var<workgroup> first_key: array<i32, 8>;       // a row sees keys first_key .. end_key - 1
+var<workgroup> end_key: array<i32, 8>;
+var<workgroup> mine: array<i32, 8>;            // see attend_mask_tree
 var<private> score: array<vec4<f32>, 16>;      // [row][2]: slots 0-3 and 4-7 of this lane
 var<private> acc: array<mat2x4<f32>, 8>;
-var<private> total: array<f32, 8>;             // sum of p over this lane's slots
 
 fn team(lane: u32) -> u32 {
     return 0u;
+}
+
+// ROWS, as no grid is that wide: a loop of a length that the compiler knows would be unrolled, for seconds.
+fn rows_of(grid: u32) -> u32 {
+    return ROWS + (grid >> 16u);
 }
 
 fn exp2_0(x: f32) -> f32 {
@@ -74,32 +79,42 @@ fn scaled(x: vec4<f32>, factor: vec4<f32>) -> vec4<f32> {
     return s * LOG2_E;
 }
 
-fn mask_row(row: u32, lane: u32, low: vec4<i32>, high: vec4<i32>, scale: mat2x4<f32>) {
+fn put_row(row: u32, lane: u32) {
     if (row < ROWS) {
-        let a = select(vec4<f32>(LOWEST), scaled(score[2u * row], scale[0]), sees(row, low));
-        let b = select(vec4<f32>(LOWEST), scaled(score[2u * row + 1u], scale[1]), sees(row, high));
-        score[2u * row] = a;
-        score[2u * row + 1u] = b;
-        let top = max(a, b);
-        partial[row * SCORERS + lane] = max(max(top.x, top.y), max(top.z, top.w));
+        weight[row * 64u + 2u * lane] = score[2u * row];
+        weight[row * 64u + 2u * lane + 1u] = score[2u * row + 1u];
     }
 }
 
+// What a row does with a lane's 8 slots is in loops over rows: a copy for each would compile for seconds.
+fn mask_row(row: u32, lane: u32, low: vec4<i32>, high: vec4<i32>, scale: mat2x4<f32>) {
+    let at = row * 64u + 2u * lane;
+    let a = select(vec4<f32>(LOWEST), scaled(weight[at], scale[0]), sees(row, low));
+    let b = select(vec4<f32>(LOWEST), scaled(weight[at + 1u], scale[1]), sees(row, high));
+    weight[at] = a;
+    weight[at + 1u] = b;
+    let top = max(a, b);
+    partial[row * SCORERS + lane] = max(max(top.x, top.y), max(top.z, top.w));
+}
+
 fn weigh_row(row: u32, lane: u32, scale: mat2x4<f32>) {
+    let now = state[row];
+    let at = row * 64u + 2u * lane;
+    let s = weight[at];
+    let t = weight[at + 1u];
+    let zero = vec4<f32>();
+    let a = select(zero, exp2(s - now.x), s > vec4<f32>(LOWEST));
+    let b = select(zero, exp2(t - now.x), t > vec4<f32>(LOWEST));
+    let sum = a + b;
+    let own = row * SCORERS + lane;
+    total[own] = fma(total[own], now.y, (sum.x + sum.y) + (sum.z + sum.w));
+    weight[at] = select(zero, a * scale[0], s > vec4<f32>(LOWEST));
+    weight[at + 1u] = select(zero, b * scale[1], t > vec4<f32>(LOWEST));
+}
+
+fn fade_row(row: u32) {
     if (row < ROWS) {
-        let now = state[row];
-        let s = score[2u * row];
-        let t = score[2u * row + 1u];
-        let zero = vec4<f32>();
-        let a = select(zero, exp2(s - now.x), s > vec4<f32>(LOWEST));
-        let b = select(zero, exp2(t - now.x), t > vec4<f32>(LOWEST));
-        let sum = a + b;
-        total[row] = fma(total[row], now.y, (sum.x + sum.y) + (sum.z + sum.w));
-        acc[row] = acc[row] * now.y;
-        if (lane < SCORERS) {
-            weight[row * 64u + 2u * lane] = select(zero, a * scale[0], s > vec4<f32>(LOWEST));
-            weight[row * 64u + 2u * lane + 1u] = select(zero, b * scale[1], t > vec4<f32>(LOWEST));
-        }
+        acc[row] = acc[row] * state[row].y;
     }
 }
 

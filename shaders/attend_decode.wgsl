@@ -66,12 +66,13 @@ fn main(
     q_row = sequence;
     out_row = group.x * grid.z + sequence;
     seen = vec2<i32>(first, keys.length);
-    begin(lane);
+    let count = rows_of(grid.x);
+    begin(lane, count);
     if (keys.length > 0) {
         let last = (keys.start + ends - 1) / TILE;
         for (var tile = (keys.start + begins) / TILE; tile <= last; tile++) {
-            attend_tile(keys, kv_head, tile * TILE - keys.start, low, keys.slots, lane);
+            attend_tile(keys, kv_head, tile * TILE - keys.start, low, keys.slots, lane, count);
         }
     }
-    finish(lane);
+    finish(lane, count);
 }

@@ -30,24 +30,30 @@ struct Row {
     mine: i32,   // see attend_mask_tree
 }
 
-var<private> row0: u32;     // the sequence's first row
-var<private> rows: u32;
-var<private> pair0: u32;    // the team's first (row, head in group) pair
-var<private> kv_head: u32;
-var<private> length: i32;
+// What `row_of` needs; no control flow, as a private variable counts as different in each lane.
+struct Span {
+    row0: u32,     // the sequence's first row
+    rows: u32,
+    pair0: u32,    // the team's first (row, head in group) pair
+    kv_head: u32,
+    length: i32,
+}
+var<private> span: Span;
 
-// Keys that query row `r` sees: first .. end - 1.
+// Keys that row `r` of `rows` sees: first .. end - 1.
 fn seen_by(r: u32, rows: u32, length: i32) -> vec2<i32> {
     let end = select(length, clamp(length - i32(rows - 1u - r), 0, length), CAUSAL);
     return vec2<i32>(select(0, max(end - WINDOW, 0), CAUSAL && WINDOW > 0), end);
 }
 
 fn row_of(row: u32) -> Row {
-    let r = min((pair0 + row) / GROUP, rows - 1u);
-    let head = kv_head * GROUP + (pair0 + row) % GROUP;
-    let seen = row_sees(r, rows, seen_by(r, rows, length));
-    let record = select(NO_RECORD, (row0 + r) * KV_HEADS * GROUP + head, pair0 + row < rows * GROUP);
-    return Row(((row0 + r) * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, seen.z);
+    let pair = span.pair0 + row;
+    let r = min(pair / GROUP, span.rows - 1u);
+    let head = span.kv_head * GROUP + pair % GROUP;
+    let n = span.row0 + r;
+    let seen = row_sees(r, span.rows, seen_by(r, span.rows, span.length));
+    let record = select(NO_RECORD, n * KV_HEADS * GROUP + head, pair < span.rows * GROUP);
+    return Row((n * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, seen.z);
 }
 
 @compute @workgroup_size(LANES)
@@ -56,31 +62,27 @@ fn main(
     @builtin(num_workgroups) grid: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    // Browsers take private variables for non-uniform: no barrier may depend on one.
-    let first_row = u32(qo_indptr[group.z]);
-    let count = u32(qo_indptr[group.z + 1u]) - first_row;
-    row0 = first_row;
-    rows = count;
-    kv_head = group.y;
+    let row0 = u32(qo_indptr[group.z]);
+    let rows = u32(qo_indptr[group.z + 1u]) - row0;
     let pair = group.x * ROWS * TEAMS;
-    pair0 = pair + team(lane) * ROWS;
-    if (pair >= count * GROUP) {
+    if (pair >= rows * GROUP) {
         return;
     }
     let keys = keys_of(group.z, grid.z);
-    length = keys.length;
-    begin_mask(group.z, grid.z, length);
-    let first = seen_by(pair / GROUP, count, keys.length).x;
-    let last_row = min((pair + ROWS * TEAMS - 1u) / GROUP, count - 1u);
-    let end = all_end(seen_by(last_row, count, keys.length).y, keys.length);
-    begin(lane);
+    begin_mask(group.z, grid.z, keys.length);
+    span = Span(row0, rows, pair + team(lane) * ROWS, group.y, keys.length);
+    let first = seen_by(pair / GROUP, rows, keys.length).x;
+    let last_row = min((pair + ROWS * TEAMS - 1u) / GROUP, rows - 1u);
+    let end = all_end(seen_by(last_row, rows, keys.length).y, keys.length);
+    let count = rows_of(grid.x);
+    begin(lane, count);
     if (end > first) {
         let low = slot_of_key(keys, first);
         let high = slot_of_key(keys, end - 1) + 1;
         let last = (keys.start + high - 1) / TILE;
         for (var tile = (keys.start + low) / TILE; tile <= last; tile++) {
-            attend_tile(keys, kv_head, tile * TILE - keys.start, low, high, lane);
+            attend_tile(keys, group.y, tile * TILE - keys.start, low, high, lane, count);
         }
     }
-    finish(lane);
+    finish(lane, count);
 }

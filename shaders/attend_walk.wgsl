@@ -1,33 +1,23 @@
-// A workgroup's walk over tiles: `begin`, `attend_tile` for each, `finish`; see attend_core.
+// A workgroup's walk over tiles: `begin`, `attend_tile` for each, `finish`; see attend_core.  `rows`: ROWS.
 
-fn set_row(row: u32) {
-    if (row < ROWS) {
-        let found = row_of(row);
-        query[row] = found.query;
-        record[row] = found.record;
-        first_key[row] = found.first;
-        end_key[row] = found.end;
-        mine[row] = found.mine;
-    }
-}
-
-fn begin(lane: u32) {
-    set_row(0u);
-    set_row(1u);
-    set_row(2u);
-    set_row(3u);
-    set_row(4u);
-    set_row(5u);
-    set_row(6u);
-    set_row(7u);
+fn begin(lane: u32, rows: u32) {
     if (lane < 8u) {
+        let row = row_of(lane);
+        query[lane] = row.query;
+        record[lane] = row.record;
+        first_key[lane] = row.first;
+        end_key[lane] = row.end;
+        mine[lane] = row.mine;
         state[lane] = vec2<f32>(LOWEST, 1.0);
+    }
+    for (var i = lane; i < 8u * SCORERS; i += LANES) {
+        total[i] = 0.0;
     }
     workgroupBarrier();
 }
 
 // `base`: the tile's first slot (may be negative).  Only slots low .. high - 1 are seen by some row.
-fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32) {
+fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32, rows: u32) {
     let slot = base + 8 * i32(lane);
     let scores = lane < SCORERS;
     let p = places(keys, slot);
@@ -38,16 +28,20 @@ fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32)
     if (scores && slot < high && slot + 8 > low) {
         score_slots(p, r, low_keys, high_keys, head);
     }
+    workgroupBarrier();  // the weights of the tile before were read
     if (scores) {
+        put_row(0u, lane);
+        put_row(1u, lane);
+        put_row(2u, lane);
+        put_row(3u, lane);
+        put_row(4u, lane);
+        put_row(5u, lane);
+        put_row(6u, lane);
+        put_row(7u, lane);
         let scale = mat2x4<f32>(key_scales(p, head), key_scales(r, head));
-        mask_row(0u, lane, low_keys, high_keys, scale);
-        mask_row(1u, lane, low_keys, high_keys, scale);
-        mask_row(2u, lane, low_keys, high_keys, scale);
-        mask_row(3u, lane, low_keys, high_keys, scale);
-        mask_row(4u, lane, low_keys, high_keys, scale);
-        mask_row(5u, lane, low_keys, high_keys, scale);
-        mask_row(6u, lane, low_keys, high_keys, scale);
-        mask_row(7u, lane, low_keys, high_keys, scale);
+        for (var row = 0u; row < rows; row++) {
+            mask_row(row, lane, low_keys, high_keys, scale);
+        }
     }
     workgroupBarrier();
     if (lane < ROWS) {
@@ -59,15 +53,20 @@ fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32)
         state[lane] = vec2<f32>(m, exp2_0(old - m));
     }
     workgroupBarrier();
-    let scale = mat2x4<f32>(value_scales(p, head), value_scales(r, head));
-    weigh_row(0u, lane, scale);
-    weigh_row(1u, lane, scale);
-    weigh_row(2u, lane, scale);
-    weigh_row(3u, lane, scale);
-    weigh_row(4u, lane, scale);
-    weigh_row(5u, lane, scale);
-    weigh_row(6u, lane, scale);
-    weigh_row(7u, lane, scale);
+    if (scores) {
+        let scale = mat2x4<f32>(value_scales(p, head), value_scales(r, head));
+        for (var row = 0u; row < rows; row++) {
+            weigh_row(row, lane, scale);
+        }
+    }
+    fade_row(0u);
+    fade_row(1u);
+    fade_row(2u);
+    fade_row(3u);
+    fade_row(4u);
+    fade_row(5u);
+    fade_row(6u);
+    fade_row(7u);
     workgroupBarrier();
     add_values(keys, head, base, low, high, lane);
 }
@@ -76,12 +75,6 @@ fn share_row(row: u32, lane: u32) {
     if (row < ROWS) {
         weight[row % 4u * 128u + lane] = acc[row][0];
         weight[row % 4u * 128u + 64u + lane] = acc[row][1];
-    }
-}
-
-fn share_total(row: u32, lane: u32) {
-    if (row < ROWS && lane < SCORERS) {
-        partial[row * SCORERS + lane] = total[row];
     }
 }
 
@@ -100,16 +93,8 @@ fn store_rows(first: u32, lane: u32) {
     }
 }
 
-fn finish(lane: u32) {
+fn finish(lane: u32, rows: u32) {
     workgroupBarrier();
-    share_total(0u, lane);
-    share_total(1u, lane);
-    share_total(2u, lane);
-    share_total(3u, lane);
-    share_total(4u, lane);
-    share_total(5u, lane);
-    share_total(6u, lane);
-    share_total(7u, lane);
     share_row(0u, lane);
     share_row(1u, lane);
     share_row(2u, lane);
@@ -118,7 +103,7 @@ fn finish(lane: u32) {
     if (lane < ROWS) {
         var sum = 0.0;
         for (var i = 0u; i < SCORERS; i++) {
-            sum += partial[lane * SCORERS + i];
+            sum += total[lane * SCORERS + i];
         }
         state[lane] = vec2<f32>(state[lane].x, sum);
     }

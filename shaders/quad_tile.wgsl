@@ -117,7 +117,7 @@ fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
 }
 
 // `base`: the tile's first slot (may be negative).  Only slots low .. high - 1 are seen by some row.
-fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32) {
+fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32, rows: u32) {
     let any = value_element(place(keys, slot_of_key(keys, 0)), head);
     let width = 4 * i32(STREAMS);
     let end = min(high - base, TILE);

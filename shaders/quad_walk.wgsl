@@ -1,4 +1,4 @@
-// What comes before and after a workgroup's walk over tiles; see quad_core.
+// What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
 // What every row needs once is a loop in which rows move up: a copy for each row would compile for seconds.
 var<workgroup> part: array<vec4<f32>, 512>;  // of one row: [stream][V_DIM / 4]
 var<workgroup> state: array<vec2<f32>, 8>;   // of one row: [stream] m and the sum of p
@@ -47,13 +47,8 @@ fn hold(unit: mat2x4<f32>) {
     held[last + HEAD_DIM / 32u - 1u] = unit;
 }
 
-// A loop whose length the compiler knows would be unrolled, and compile for seconds: `lane` / LANES is 0.
-fn rows_of(lane: u32) -> u32 {
-    return ROWS + lane / LANES;
-}
-
-fn begin(lane: u32) {
-    for (var row = 0u; row < rows_of(lane); row++) {
+fn begin(lane: u32, rows: u32) {
+    for (var row = 0u; row < rows; row++) {
         let next = row_of(row);
         next_query(0u);
         next_query(1u);
@@ -113,8 +108,8 @@ fn store_merged(record: u32, lane: u32) {
     }
 }
 
-fn finish(lane: u32) {
-    for (var row = 0u; row < rows_of(lane); row++) {
+fn finish(lane: u32, rows: u32) {
+    for (var row = 0u; row < rows; row++) {
         let record = row_of(row).record;
         let two = total[0] + quadSwapX(total[0]);
         let own = vec2<f32>(m[0], two + quadSwapY(two));
