@@ -94,7 +94,7 @@ class Decode:
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
     """One row per case: webkv against the read limit, TVM, ONNX Runtime, and int8 against f16 pages."""
-    peer = await tvm.open_peer(bench.needs)
+    peer = await tvm.open_peer(bench.device, bench.needs)
     for case in FULL if bench.full else QUICK:
         bench.say(f"decode {name(case)}")
         yield await _row(bench, peer, case)

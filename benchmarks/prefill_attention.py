@@ -73,7 +73,7 @@ class Prefill:
 
 async def rows(bench: Bench) -> AsyncIterator[Row]:
     """One row per case: webkv against the multiply-add peak and TVM."""
-    peer = await tvm.open_peer(bench.needs)
+    peer = await tvm.open_peer(bench.device, bench.needs)
     multiplier = Multiplier(bench.device, 5e8 if bench.software else 5e10)
     for case in FULL if bench.full else QUICK:
         bench.say(f"prefill {name(case)}")

@@ -79,14 +79,14 @@ def generate(kind: str, config: str, dtype: str) -> Program:
     return read_program(tvm.tirx.build(module, target=target).imports[0].inspect_source())
 
 
-async def open_peer(needs: Mapping[str, int]) -> Device | None:
-    """A device that grants what TVM needs, apart from webkv's; None if TVM or such an adapter is missing."""
+async def open_peer(device: Device, needs: Mapping[str, int]) -> Device | None:
+    """A second device, on webkv's adapter, that grants what TVM needs; None without TVM or such a device."""
     try:
         import tvm  # noqa: F401
     except ImportError:
         return None
     with contextlib.suppress(DeviceError):
-        return await open_device(needs={**NEEDS, **needs}, features=["shader-f16"])
+        return await open_device(device.facts.name, {**NEEDS, **needs}, ["shader-f16"])
     return None
 
 
