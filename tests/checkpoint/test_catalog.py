@@ -104,6 +104,17 @@ async def test_eviction_takes_the_least_recently_used_ones_last_pages() -> None:
     assert (await resumed(store, "c"))[1] == "replay(24)"
 
 
+async def test_a_list_says_what_eviction_left() -> None:
+    store = MemoryStore()
+    await stored(store, "a", 1)
+    (before,) = await sessions(store)
+    freed = await evict(store, 2 * PAGE * SLOT)
+    (after,) = await sessions(store)
+    assert freed == 2 * PAGE * SLOT
+    assert after.page_bytes == await page_bytes(store)
+    assert (after.used, after.tokens) == (before.used, before.tokens)
+
+
 async def test_a_resume_after_eviction_equals_the_uninterrupted_run() -> None:
     store = MemoryStore()
     expected = await stored(store, "a", 1)

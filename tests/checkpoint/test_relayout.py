@@ -122,6 +122,7 @@ async def test_a_damaged_page_is_not_converted() -> None:
     await store.commit({f"p/{digest}": b"damaged"})
     session = await open_relaid(store, "a", identity(layout), {"full": layout})
     assert (await session.plan()).imported == 32
+    assert session.page_damage == "stored pages are missing or changed"
     await session.close()
 
 

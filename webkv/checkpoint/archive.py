@@ -22,7 +22,7 @@ from webkv.checkpoint.nesting import parse_json
 from webkv.checkpoint.prefix import Chains, blob_key, variants
 from webkv.checkpoint.record import DIGEST_BYTES, Header, Row
 from webkv.checkpoint.refs import page_refs
-from webkv.checkpoint.stores import Store, items, session_lock
+from webkv.checkpoint.stores import SessionLock, Store, items
 from webkv.checkpoint.transcript import Transcript
 from webkv.errors import CheckpointError, DamageError, StoreError
 
@@ -86,7 +86,7 @@ async def import_session(store: Store, path: Path, session: str | None = None) -
     theirs = facts["session"]
     name = theirs if session is None else session
     require_id(name)
-    async with session_lock(store, name):
+    async with SessionLock(store, name):
         if await store.keys(row_key(name, 0)):
             raise CheckpointError(f"session {name!r} exists")
         transcript, rows = _rows(theirs, tensors.pop("journal"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from webkv.checkpoint.blobs import digest_of
@@ -11,7 +11,7 @@ from webkv.checkpoint.journal import walk
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
 from webkv.checkpoint.record import LAYOUTS, Kind, pack_json, seal, seed_of, unpack_json, unseal
 from webkv.checkpoint.refs import PageId, page_refs, release, sweep
-from webkv.checkpoint.stores import Store, items, session_lock
+from webkv.checkpoint.stores import SessionLock, Store, items
 from webkv.errors import DamageError, StoreBusyError
 
 
@@ -69,7 +69,7 @@ async def delete(store: Store, session: str) -> None:
 
     Raises `StoreBusyError` while it is in use.
     """
-    async with session_lock(store, session):
+    async with SessionLock(store, session):
         refs, _ = await page_refs(store, session)
         gone = await release(store, session, refs)
         rows = await store.keys(f"s/{session}/")
@@ -90,16 +90,16 @@ async def evict(store: Store, nbytes: int, keep: str = "") -> int:
         if summary.id == keep:
             continue
         try:
-            async with session_lock(store, summary.id):
-                freed += await _evict(store, summary.id, nbytes - freed)
+            async with SessionLock(store, summary.id):
+                freed += await _evict(store, summary, nbytes - freed)
         except StoreBusyError:
             continue
     return freed
 
 
-async def _evict(store: Store, session: str, nbytes: int) -> int:
+async def _evict(store: Store, summary: Summary, nbytes: int) -> int:
+    session, freed = summary.id, 0
     refs, _ = await page_refs(store, session)
-    freed = 0
     chosen: dict[PageId, PageRef] = {}
     for page in sorted(refs, key=lambda page: -page[1]):
         if freed >= nbytes:
@@ -108,7 +108,9 @@ async def _evict(store: Store, session: str, nbytes: int) -> int:
         if await store.keys(f"r/{ref.digest.hex()}/") == [holder_key(ref.digest, session, *page)]:
             freed += ref.nbytes
     if freed:
-        await store.commit({}, await release(store, session, chosen))
+        left = sum(ref.nbytes for page, ref in refs.items() if page not in chosen)
+        puts = {} if summary.damage else replace(summary, page_bytes=left).puts()
+        await store.commit(puts, await release(store, session, chosen))
         await sweep(store, chosen.values())
     return freed
 

@@ -55,8 +55,9 @@ async def open_relaid(
     )
     try:
         if session.transcript.tokens == walked.transcript.tokens:
-            made = [full async for full in _converted(session, refs, old, layouts, modes)]
-            await session.add_pages(mode_runs(modes), made)
+            bad: set[bytes] = set()
+            made = [full async for full in _converted(session, refs, old, layouts, modes, bad)]
+            await session.add_pages(mode_runs(modes), made, bad)
     except StoreError:
         pass  # the session's status says so; what could not be stored is computed
     except BaseException:
@@ -134,16 +135,24 @@ def _require_exact(group: str, old: PageLayout, new: PageLayout) -> None:
 
 
 async def _converted(
-    session: Session, refs: Mapping[PageId, PageRef], old: Layouts, new: Layouts, modes: bytes
+    session: Session,
+    refs: Mapping[PageId, PageRef],
+    old: Layouts,
+    new: Layouts,
+    modes: bytes,
+    bad: set[bytes],
 ) -> AsyncIterator[FullPage]:
-    """The full pages that a resume needs and whose tokens are all in stored pages that verify."""
+    """The full pages that a resume needs and whose tokens are all in stored pages that verify.
+
+    `bad` gets the digests of those that do not.
+    """
     identity, size = session.identity, session.identity.page_tokens
     chains, kinds = Chains(identity), variants(modes, size)
     chains.extend(session.transcript.tokens)
     length = _length(identity, refs, len(modes), next(iter(old.values())).page_tokens)
     for group in identity.groups:
         mine = {block: ref for (name, block), ref in refs.items() if name == group.name}
-        converter = _Converter(session.store, mine, old[group.name], new[group.name])
+        converter = _Converter(session.store, mine, old[group.name], new[group.name], bad)
         for block in group.needed(length, size):
             data = await converter.page(block)
             if data is not None:
@@ -171,11 +180,14 @@ def _span(block: int, size: int) -> range:
 class _Converter:
     """Makes pages of one group in layout `new` from stored ones in `old`, asked for in ascending order."""
 
-    def __init__(self, store: Store, refs: Mapping[int, PageRef], old: PageLayout, new: PageLayout) -> None:
+    def __init__(
+        self, store: Store, refs: Mapping[int, PageRef], old: PageLayout, new: PageLayout, bad: set[bytes]
+    ) -> None:
         self.store = store
         self.refs = refs
         self.old = old
         self.new = new
+        self.bad = bad
         self._held: dict[int, bytes | None] = {}
         self._plans: dict[int, tuple[Run, ...]] = {}
         self._from = [sum(old.slot_bytes[:pool]) for pool in range(len(old.slot_bytes))]
@@ -201,10 +213,13 @@ class _Converter:
 
     async def _read(self, block: int) -> bytes | None:
         ref = self.refs.get(block)
-        data = None if ref is None else await self.store.get(blob_key(ref.digest))
-        if ref is None or data is None or len(data) != self.old.page_bytes:
+        if ref is None:
             return None
-        return data if await digest_of(data) == ref.digest else None
+        data = await self.store.get(blob_key(ref.digest))
+        if data is None or len(data) != self.old.page_bytes or await digest_of(data) != ref.digest:
+            self.bad.add(ref.digest)
+            return None
+        return data
 
     def _runs(self, start: int, stop: int) -> tuple[Run, ...]:
         """Runs of the tokens start to stop, their source pages counted from the first one."""

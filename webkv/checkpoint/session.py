@@ -284,8 +284,15 @@ class Session:
                 self._append(Computed(0, plan.adopted))
             return plan
 
-    async def add_pages(self, runs: tuple[tuple[Mode, int], ...], pages: Sequence[FullPage]) -> None:
-        """Store pages of this session's tokens that were made elsewhere; `runs`: how, from token 0 on."""
+    async def add_pages(
+        self, runs: tuple[tuple[Mode, int], ...], pages: Sequence[FullPage], bad: Set[bytes] = frozenset()
+    ) -> None:
+        """Store pages of this session's tokens that were made elsewhere; `runs`: how, from token 0 on.
+
+        `bad`: digests of stored pages that did not verify on the way.
+        """
+        self._bad |= bad
+        self._pages.condemn(bad)
         self._append(Computed(0, runs))
         await self._pages.add(pages)
 

@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from webkv.errors import StoreBusyError, StoreError, StoreFullError
 
@@ -77,16 +77,22 @@ async def items(store: Store, prefix: str) -> list[tuple[str, bytes]]:
     return [(key, value) for key, value in values if value is not None]
 
 
-@asynccontextmanager
-async def session_lock(store: Store, session: str) -> AsyncIterator[None]:
+class SessionLock(AbstractAsyncContextManager[None]):
     """Hold a session while the context lasts; `StoreBusyError` naming it if someone else does."""
-    name = f"s/{session}"
-    async with AsyncExitStack() as held:
+
+    def __init__(self, store: Store, session: str) -> None:
+        self.session = session
+        self._lock = store.lock(f"s/{session}")
+
+    async def __aenter__(self) -> None:
         try:
-            await held.enter_async_context(store.lock(name))
+            await self._lock.__aenter__()
         except StoreBusyError as error:
-            raise StoreBusyError(str(error).replace(name, f"session {session!r}", 1)) from error
-        yield
+            what = str(error).replace(f"s/{self.session}", f"session {self.session!r}", 1)
+            raise StoreBusyError(what) from error
+
+    async def __aexit__(self, *exc: Any) -> bool | None:
+        return await self._lock.__aexit__(*exc)
 
 
 async def hold(held: AsyncExitStack, store: Store, session: str) -> None:
@@ -95,7 +101,7 @@ async def hold(held: AsyncExitStack, store: Store, session: str) -> None:
     A store that cannot even lock cannot be written either, which the first commit will say.
     """
     try:
-        await held.enter_async_context(session_lock(store, session))
+        await held.enter_async_context(SessionLock(store, session))
     except StoreBusyError:
         raise
     except StoreError:

@@ -13,7 +13,7 @@ from rich.text import Text
 from webkv.checkpoint import Store, Summary, collect, delete, evict, unlisted, verify, walk
 from webkv.checkpoint import sessions as stored_sessions
 from webkv.checkpoint.refs import page_refs, stored_page_bytes
-from webkv.checkpoint.stores import session_lock
+from webkv.checkpoint.stores import SessionLock
 from webkv.cli.console import emit, human_size, note
 from webkv.cli.stores import existing_store, require_session
 from webkv.errors import CheckpointError
@@ -114,7 +114,7 @@ async def delete_sessions(arguments: Namespace) -> int:
     store = existing_store(arguments.store)
     ids = list(dict.fromkeys(arguments.id))
     for id in ids:
-        async with session_lock(await require_session(store, id), id):
+        async with SessionLock(await require_session(store, id), id):
             pass
     assert store is not None
     async with store:
