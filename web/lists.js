@@ -15,12 +15,14 @@ const button = (text, name, act, label) => {
 export const listSessions = (place, sessions, current, act) => {
   place.replaceChildren(...sessions.map((session) => {
     const title = session.title || session.id;
-    const open = button(title, "open", () => act.open(session));
+    const open = button("", "open", () => act.open(session));
+    const line = document.createElement("span");
+    line.textContent = title;
     if (session.id === current) open.setAttribute("aria-current", "true");
     const state = (session.forked ? "forked, " : "") + (session.damage ? "damaged, " : session.end ? "" : "unfinished, ");
     const facts = document.createElement("small");
     facts.textContent = `${state}${session.tokens} tokens, ${size(session.nbytes)}, ${ago(session.used)}`;
-    open.append(facts);
+    open.append(line, facts);
     const item = document.createElement("li");
     item.append(
       open,

@@ -32,7 +32,11 @@ export const named = (text, name) => {
 
 // What a person can do about an error of this kind.  The text itself already says what was wrong.
 const ADVICE = {
-  DeviceError: { load: "Choose a smaller model: this one needs more than the GPU gives a page." },
+  DeviceError: {
+    start: "",
+    load: "Choose a smaller model: this one needs more than the GPU gives a page.",
+    other: "What was shown is stored. Reload the page and go on; if that fails again, try another browser.",
+  },
   CacheError: { load: "Choose a smaller model: this one needs more than the GPU gives a page." },
   StoreBusyError: "This chat is open in another tab or window. Close it there, or begin a new chat here.",
   StoreFullError: "Delete chats or models you no longer need. The chat goes on, but its last part may be lost.",

@@ -22,6 +22,13 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 MODEL = "tiny.gguf"
 # Prepended to the page's worker.
 NO_ADAPTER = "navigator.gpu.requestAdapter = async () => null;\n"
+# A browser that cannot compile a kernel.
+NO_PREFILL = """const { createShaderModule } = GPUDevice.prototype;
+GPUDevice.prototype.createShaderModule = function (made) {
+  const code = made.label === "attend_prefill" ? "no shader" : made.code;
+  return createShaderModule.call(this, { ...made, code });
+};
+"""
 # A page whose schema is one version on.
 NEXT_VERSION = """const { open } = IDBFactory.prototype;
 IDBFactory.prototype.open = function (name, version) { return open.call(this, name, version + 1); };
@@ -75,6 +82,17 @@ async def test_a_private_window_that_keeps_no_files(pages: Pages) -> None:
         found = await chat.notice()
         assert "lets this page keep no files" in found
         assert "Leave private browsing, or allow site data" in found
+
+
+async def test_a_kernel_that_the_browser_refuses_gives_an_error_and_no_token(pages: Pages) -> None:
+    pages.made["worker.js"] = NO_PREFILL.encode() + (pages.site.web / "worker.js").read_bytes()
+    async with tab(pages) as chat:
+        await chat.load(MODEL)
+        await chat.say("The sea, the night and the long way home.")
+        found = await chat.notice()
+        assert "the GPU refused" in found
+        assert "What was shown is stored. Reload the page" in found
+        assert await chat.told("token") == []
 
 
 async def test_a_missing_wheel_is_named(pages: Pages) -> None:
