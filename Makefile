@@ -1,14 +1,14 @@
 # make demo and make test do all set-up themselves, on a fresh Debian machine too.
 python := .venv/bin/python
-# The suites that run inside Chromium too, on the page's own Python and WebGPU.
-in_browser := tests/gpu tests/layout tests/kernels tests/cache tests/checkpoint tests/models
+# The suites that run inside Chromium too, on the page's own Python and WebGPU; those that take long first.
+in_browser := tests/cache tests/kernels tests/models tests/checkpoint tests/gpu tests/layout
 
-.PHONY: help demo test test-native test-web check bench serve setup clean
+.PHONY: help demo test test-native test-in-browser test-web check bench serve setup clean
 
 help:
 	@echo 'make demo    a real model on WebGPU: generated, killed, resumed, compared'
-	@echo 'make test    the native test suite'
-	@echo 'make test-web  the suites inside Chromium, and the page (slow on a software adapter)'
+	@echo 'make test    the test suite, natively and inside Chromium'
+	@echo 'make test-web  the suites inside Chromium, and the page: crashes, tabs, troubles (minutes)'
 	@echo 'make check   ruff and mypy'
 	@echo 'make bench   speed, as ratios measured side by side'
 	@echo 'make serve   the chat page on http://localhost:8000'
@@ -17,15 +17,17 @@ help:
 demo: setup
 	@$(python) -m webkv demo
 
-test: setup test-native
+test: setup test-native test-in-browser
 
 test-native:
 	@$(python) -m pytest -n 2 --ignore tests/web
 
-test-web:
+test-in-browser:
 	@.ci/setup venv browser
 	@$(python) -m pytest -p tests.web.in_browser --in-browser $(in_browser)
-	@$(python) -m pytest tests/web
+
+test-web: test-in-browser
+	@$(python) -m pytest -n 2 --dist loadfile tests/web
 
 check:
 	@.ci/setup venv
