@@ -31,8 +31,9 @@ fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     return (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
 }
 
-var<private> head0: u32;    // the row's first query head
-var<private> group_end: u32;// after the last head of the group
+// What `row_of` needs; no control flow, as a private variable counts as different in each lane.
+var<private> head0: u32;      // query head of row 0
+var<private> group_end: u32;  // after the last head of the group
 var<private> q_row: u32;
 var<private> out_row: u32;
 var<private> seen: vec2<i32>;
