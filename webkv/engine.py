@@ -189,8 +189,9 @@ class Engine:
     async def _step(self) -> None:
         # The last tokens become durable while this step is recorded and the GPU works on it.
         delivering = asyncio.ensure_future(self._deliver())
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        if any(job.drawn and job.journal is not None for job in self._jobs):
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
         jobs = [job for job in self._jobs if job.waiting]
         prompt = next((j for j in jobs if j.conversation.cached < j.conversation.prompted), None)
         running = jobs if prompt is None else [prompt]
