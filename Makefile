@@ -1,7 +1,6 @@
 # make demo and make test do all set-up themselves, on a fresh Debian machine too.
 python := .venv/bin/python
-# The suites that run inside Chromium too, on the page's own Python and WebGPU; those that take long first.
-in_browser := tests/cache tests/kernels tests/models tests/checkpoint tests/gpu tests/layout
+in_page := $(python) -m pytest -p tests.web.in_browser --in-browser
 
 .PHONY: help demo test test-native test-in-browser test-web check bench serve setup clean
 
@@ -20,13 +19,15 @@ demo: setup
 test: setup test-native test-in-browser
 
 test-native:
-	@$(python) -m pytest -n 2 --ignore tests/web
+	@$(python) -m pytest -n 2 --dist worksteal --ignore tests/web
 
+# The same tests inside Chromium, on a page's own Python and WebGPU; those that take long first.
 test-in-browser:
 	@.ci/setup venv browser
-	@$(python) -m pytest -p tests.web.in_browser --in-browser $(in_browser)
+	@$(in_page) tests/cache tests/kernels tests/checkpoint tests/gpu
 
 test-web: test-in-browser
+	@$(in_page) tests/models tests/layout
 	@$(python) -m pytest -n 2 --dist loadfile tests/web
 
 check:
