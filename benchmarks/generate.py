@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.checkpoint import durability
 from benchmarks.harness import Bench, Candidate, Comparison, Goal, Row, on_gpu
 from benchmarks.limit import Reader
 from benchmarks.peers.llamacpp import NAME, LlamaCpp
@@ -77,6 +78,8 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
                 yield row
             model.loaded.engine.close(conversation)
         yield await read_back(model)
+        bench.say("SmolLM2 with and without a session")
+        yield await durability(model)
 
 
 async def prefill(model: Opened, peer: LlamaCpp | None, length: int) -> AsyncIterator[Row]:
