@@ -30,13 +30,6 @@ PARAMS = (
 )
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "llama.gguf"
-    write_tiny_llama(path)
-    return path
-
-
 async def loaded_engine(model: Path, sequences: int = 4, context: int = 128, chunk: int = 256) -> Loaded:
     return await load(model, device=await device(), context=context, sequences=sequences, chunk=chunk)
 

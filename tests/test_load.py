@@ -14,13 +14,6 @@ from webkv.errors import CacheError, DeviceError, ModelError, PromptError
 from webkv.load import load
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "llama.gguf"
-    write_tiny_llama(path)
-    return path
-
-
 async def test_a_truncated_file_is_refused_wherever_it_ends(llama: Path) -> None:
     data = llama.read_bytes()
     for length in (*range(64), *range(64, len(data), 4999), len(data) - 1):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.chats import CHAT, HOT, PROMPT, copy_of, finished, ids, tiny
-from tests.models.tiny import write_tiny_llama
 from webkv.checkpoint import MemoryStore
 from webkv.conversation import TokenEvent
 from webkv.errors import (
@@ -18,13 +17,6 @@ from webkv.errors import (
 )
 from webkv.resume import Chat
 from webkv.sampling import SamplingParams
-
-
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "llama.gguf"
-    write_tiny_llama(path)
-    return path
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), HOT], ids=["greedy", "sampled"])

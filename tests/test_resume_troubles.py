@@ -23,13 +23,6 @@ from webkv.load import load
 from webkv.resume import Chat
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "llama.gguf"
-    write_tiny_llama(path)
-    return path
-
-
 @pytest.mark.parametrize(
     ("request_", "refusal"),
     [

@@ -75,9 +75,8 @@ def _writable(path: Path) -> sqlite3.Connection:
     try:
         made = _check(db, path)
         if not made:
-            db.execute(
-                f"PRAGMA page_size = {_PAGE_BYTES}"
-            )  # these have an effect only before the first table
+            # These two have an effect only before the first table.
+            db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA journal_size_limit = 16777216")
