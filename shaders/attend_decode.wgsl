@@ -6,6 +6,7 @@
 #import page_table
 #import page_strides
 #import page_place
+#import attend_row
 #import attend_core
 #import attend_tile
 #import attend_walk
@@ -17,15 +18,6 @@ override KV_HEADS: u32;
 override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
 override SPLIT: i32;
-
-// What a core's `begin` asks for; `query`: where it starts, in vec4; `record`: the number to store it at.
-struct Row {
-    query: u32,
-    record: u32,
-    first: i32,  // sees keys first .. end - 1
-    end: i32,
-    mine: i32,   // see attend_mask_tree
-}
 
 fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     return (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));

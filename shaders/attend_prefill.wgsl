@@ -7,6 +7,7 @@
 #import page_table
 #import page_strides
 #import page_place
+#import attend_row
 #import attend_core
 #import attend_tile
 #import attend_walk
@@ -20,15 +21,6 @@ override KV_HEADS: u32;
 override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
 override CAUSAL: bool = true;
-
-// What a core's `begin` asks for; `query`: where it starts, in vec4; `record`: the number to store it at.
-struct Row {
-    query: u32,
-    record: u32,
-    first: i32,  // sees keys first .. end - 1
-    end: i32,
-    mine: i32,   // see attend_mask_tree
-}
 
 // What `row_of` needs; no control flow, as a private variable counts as different in each lane.
 struct Span {

@@ -26,7 +26,7 @@ _QUAD_LANES = 8
 _CONSTANTS = (
     *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
-_PARTS = ("page_table", "page_strides", "page_place")
+_PARTS = ("page_table", "page_strides", "page_place", "attend_row")
 _STEPS = ("core", "tile", "walk")
 
 
