@@ -23,8 +23,9 @@ from webkv.models.causal import CausalModel
 from webkv.models.tokenizer import Tokenizer
 from webkv.sampling import SamplingParams, needs_full_logits
 
-# Turns of the event loop after which what is to be kept is on its way to the store's thread.
-_TURNS = 4
+# Turns of the event loop after which what is to be kept is on its way to the store's thread: one for the
+# journal to take the tokens, one for its own task to commit them.
+_TURNS = 2
 
 
 class Engine:
@@ -188,8 +189,9 @@ class Engine:
 
     async def _step(self) -> None:
         # The last tokens become durable while this step is recorded and the GPU works on it.
-        delivering = asyncio.ensure_future(self._deliver())
-        if any(job.drawn and job.journal is not None for job in self._jobs):
+        keeping = any(job.drawn and job.journal is not None for job in self._jobs)
+        delivering = self._deliver()
+        if keeping:
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
         jobs = [job for job in self._jobs if job.waiting]
@@ -269,13 +271,13 @@ class Engine:
             if draws and job.error is None:
                 job.take(row)
 
-    async def _deliver(self) -> None:
-        """Keep the drawn tokens, then let their consumers have them."""
+    def _deliver(self) -> asyncio.Future[list[None]]:
+        """Begin to keep the drawn tokens; when that is done, their consumers may have them."""
         # Taken off first: the step that runs meanwhile draws more.
         taken = [(job, job.drawn) for job in self._jobs if job.drawn]
         for job, _ in taken:
             job.drawn = []
-        await asyncio.gather(*(self._keep(job, drawn) for job, drawn in taken))
+        return asyncio.gather(*(self._keep(job, drawn) for job, drawn in taken))
 
     async def _keep(self, job: Job, drawn: list[Sampled]) -> None:
         try:

@@ -140,7 +140,7 @@ async def test_a_cap_holds_and_never_costs_the_session_in_use() -> None:
 async def test_a_cap_that_the_session_itself_fills_is_said() -> None:
     engine = await stored(MemoryStore(), "a", 1, Options(cap=3 * PAGE * SLOT))
     status = engine.session.status
-    assert (status.state, status.needed) == ("degraded", 3 * PAGE * SLOT)
+    assert (status.state, status.needed) == ("degraded", 2 * PAGE * SLOT)
     assert "cap of 96 bytes" in status.reason
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from webkv.checkpoint.identity import Identity
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key, index_key, page_key
-from webkv.checkpoint.refs import PageId, release, stored_page_bytes, sweep
+from webkv.checkpoint.refs import PageId, alone, release, stored_page_bytes, sweep
 from webkv.checkpoint.stores import Store, payload_bytes
 from webkv.errors import DamageError, StoreFullError
 
@@ -73,6 +73,10 @@ class Blobs:
 
         Raises `StoreFullError` when there is no room in the store, or under the cap, and none could be made.
         """
+        async with alone(self.store):
+            return await self._commit_all(ready)
+
+    async def _commit_all(self, ready: Iterable[FullPage]) -> dict[PageId, PageRef]:
         dropped, adopted, junk = dict(self.dropped), dict(self.adopted), set(self.junk)
         condemned = set(self.condemned)
         puts, refs = await self.entries(ready)

@@ -10,7 +10,7 @@ from webkv.checkpoint.blobs import digest_of
 from webkv.checkpoint.journal import walk
 from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
 from webkv.checkpoint.record import LAYOUTS, Kind, pack_json, seal, seed_of, unpack_json, unseal
-from webkv.checkpoint.refs import PageId, page_refs, release, sweep
+from webkv.checkpoint.refs import PageId, alone, page_refs, release, sweep
 from webkv.checkpoint.stores import SessionLock, Store, items
 from webkv.errors import DamageError, StoreBusyError
 
@@ -69,7 +69,7 @@ async def delete(store: Store, session: str) -> None:
 
     Raises `StoreBusyError` while it is in use.
     """
-    async with SessionLock(store, session):
+    async with SessionLock(store, session), alone(store):
         refs, _ = await page_refs(store, session)
         gone = await release(store, session, refs)
         rows = await store.keys(f"s/{session}/")

@@ -267,11 +267,12 @@ class Journal:
 
     async def _patiently(self, puts: dict[str, bytes], deletes: list[str]) -> None:
         """Commit; a store that does not answer in time counts as degraded until it does."""
-        task = asyncio.ensure_future(self.store.commit(puts, deletes, "strict"))
-        done, _ = await asyncio.wait({task}, timeout=self.patience)
-        if not done:
-            self._fail(StoreError(f"the store has not answered for {self.patience:g} s"))
-        await task
+        late = StoreError(f"the store has not answered for {self.patience:g} s")
+        timer = asyncio.get_running_loop().call_later(self.patience, self._fail, late)
+        try:
+            await self.store.commit(puts, deletes, "strict")
+        finally:
+            timer.cancel()
 
     def _fail(self, error: StoreError) -> None:
         self.error = error

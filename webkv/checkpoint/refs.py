@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
+from weakref import WeakKeyDictionary
 
 from webkv.checkpoint.prefix import PageRef, blob_key, holder_key, index_key, page_key
 from webkv.checkpoint.stores import Store, items
@@ -11,6 +13,21 @@ from webkv.errors import DamageError
 
 PageId = tuple[str, int]
 """(layer group, block): a page of a sequence."""
+
+_Locks = WeakKeyDictionary[Store, asyncio.Lock]
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Locks] = WeakKeyDictionary()
+
+
+def alone(store: Store) -> asyncio.Lock:
+    """Held from reading who has which pages until what follows from it is committed.
+
+    Sessions of one process take turns, so that none deletes what another is about to refer to, or leaves
+    bytes to one that leaves them too.  Between processes `sweep` sees to it, and after a crash `collect`.
+    """
+    while hasattr(store, "inner"):
+        store = store.inner
+    locks = _locks.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
+    return locks.setdefault(store, asyncio.Lock())
 
 
 async def page_refs(store: Store, session: str) -> tuple[dict[PageId, PageRef], list[str]]:
