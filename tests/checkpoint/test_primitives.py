@@ -121,8 +121,15 @@ EXTENDED = {
     "packed": config(full(), packing="packed"),
     "mla": config(LayerGroup("mla", (0, 1), 1, 4, 24, v_dim=16, kind="mla", rope=RopeConfig(mode="none"))),
     "rope factors": config(
-        full(rope=RopeConfig(scaling="longrope", original_max_position=32, max_position=64,
-                             short_factors=(1.0,) * 8, long_factors=(2.0,) * 8))
+        full(
+            rope=RopeConfig(
+                scaling="longrope",
+                original_max_position=32,
+                max_position=64,
+                short_factors=(1.0,) * 8,
+                long_factors=(2.0,) * 8,
+            )
+        )
     ),
 }
 
