@@ -129,7 +129,8 @@ async def exporting(model: Opened) -> Row:
         for _ in range(repeats):
             await bench.device.read(buffer)
 
-    compared = await bench.compare([Candidate(RAW, read), Candidate("export", export)])
+    work = [Candidate(RAW, read), Candidate("export", export)]
+    compared = await compare(work, ROUNDS, 3 * bench.budget_s, bench.clock)
     cache.remove_sequence(-1)
     bench.device.release(buffer)
     wall = compared.ms("export", "wall")
