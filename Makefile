@@ -26,7 +26,7 @@ test-in-browser:
 	@.ci/setup venv browser
 	@$(in_page) tests/cache tests/kernels tests/checkpoint tests/gpu
 
-test-web: test-in-browser
+test-web: setup test-in-browser
 	@$(in_page) tests/models tests/layout
 	@$(python) -m pytest -n 2 --dist loadfile tests/web
 

@@ -21,7 +21,10 @@ from webkv.errors import DeviceError, WebkvError
 from webkv.gpu import open_device
 from webkv.kernels.matmul import FEATURES
 
-NAMES = ("limit", "decode_attention", "prefill_attention", "aux_data", "matvec", "generate", "checkpoint")
+NAMES = (
+    "limit", "decode_attention", "prefill_attention", "aux_data", "matvec", "generate", "checkpoint",
+    "browser",
+)  # fmt: skip
 CHROMIUM = ("/usr/lib/chromium", "/usr/lib64/chromium-browser", "/opt/google/chrome")
 
 
