@@ -7,44 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.web.chromium import browser, missing, served
 from webkv import site
 from webkv.errors import SiteError
+from webkv.serve import Pages
 
 pytestmark = pytest.mark.skipif(sys.platform == "emscripten", reason="assembles from outside")
-
-
-def test_a_part_is_made_once(tmp_path: Path) -> None:
-    made = []
-
-    def make(target: Path) -> None:
-        made.append(target)
-        target.write_text("whole")
-
-    assert site._once(tmp_path / "part", make).read_text() == "whole"
-    assert site._once(tmp_path / "part", make).read_text() == "whole"
-    assert len(made) == 1
-
-
-def test_an_interrupted_part_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted(target: Path) -> None:
-        target.write_text("half")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        site._once(tmp_path / "part", interrupted)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_npm_is_named_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.shutil, "which", lambda name: None)
     with pytest.raises(SiteError, match="npm, which is not installed; install npm or use --cdn"):
         site._core(tmp_path, print, "0.29.5")
-
-
-def test_a_failing_client_is_named_with_its_last_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "import sys; sys.exit('first\\nno such package')"]
-    with pytest.raises(SiteError, match=r"numpy for Pyodide: .* failed: no such package"):
-        site._run(command, "numpy for Pyodide")
 
 
 def test_a_page_for_the_cdn_holds_no_pyodide(tmp_path: Path) -> None:
@@ -73,3 +47,29 @@ def test_pinned_wheels_have_digests() -> None:
         pinned = [line for line in lines if line and not line.startswith("#")]
         assert pinned
         assert all("==" in line and "--hash=sha256:" in line for line in pinned)
+
+
+OWN = """async (root) => {
+  const { loadPyodide } = await import(root + "pyodide/pyodide.mjs");
+  const pyodide = await loadPyodide({ indexURL: root + "pyodide/" });
+  await pyodide.loadPackage("webkv");
+  return pyodide.runPythonAsync(`
+from webkv.gpu import open_device
+device = await open_device()
+bytes(await device.read(device.buffer(8))).hex()
+`);
+}"""
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+async def test_another_page_loads_webkv_by_name(tmp_path: Path) -> None:
+    made = site.prepare(print)
+    made.write(tmp_path / "out")
+    pages = Pages(made)
+    pages.folders |= {"": tmp_path / "out", "pyodide": tmp_path / "out" / "pyodide"}
+    pages.made["own.html"] = b"<!doctype html><title>own</title>"
+    with served(pages) as root:
+        async with browser(tmp_path / "profile") as context:
+            page = await context.new_page()
+            await page.goto(f"{root}own.html")
+            assert await page.evaluate(OWN, root) == "00" * 8
