@@ -123,8 +123,11 @@ def _serve(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--model", action="append", default=[], metavar="FILE",
         help="offer this GGUF file, or smollm2 or gemma3; may be repeated (default: all installed)",
     )  # fmt: skip
-    serve.add_argument("--cdn", action="store_true", help="let the page take Pyodide from its CDN")
     serve.add_argument("--out", type=Path, metavar="FOLDER", help="write the page to a folder instead")
+    serve.add_argument(
+        "--pyodide", choices=("cdn", "local"),
+        help="where the page takes Pyodide from: its CDN (the default with --out), or a copy beside the page",
+    )  # fmt: skip
 
 
 def _generate(command: Callable[..., argparse.ArgumentParser]) -> None:

@@ -31,7 +31,8 @@ def models_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
 
 async def serve(arguments: Namespace) -> int:
     """Serve the page until Ctrl-C, or write it to a folder."""
-    site = prepare(lambda line: messages.print(line), cdn=arguments.cdn)
+    source = arguments.pyodide or ("local" if arguments.out is None else "cdn")
+    site = prepare(lambda line: messages.print(line), cdn=source == "cdn")
     if arguments.out is not None:
         site.write(arguments.out)
         messages.print(f"wrote the page to {arguments.out}")
