@@ -127,7 +127,7 @@ def _core(cache: Path, say: Say, version: str) -> Path:
     def make(folder: Path) -> None:
         say(f"fetching Pyodide {version} (6 MB)")
         if shutil.which("npm") is None:
-            raise SiteError("Pyodide is fetched with npm, which is not installed; install npm or use --pyodide cdn")
+            raise SiteError("Pyodide is fetched with npm, which is not installed; install it or use its CDN")
         run(["npm", "pack", f"pyodide@{version}", "--pack-destination", str(folder.parent)], "Pyodide")
         archive = folder.parent / f"pyodide-{version}.tgz"
         found = file_digest(archive)

@@ -14,7 +14,9 @@ from webkv.site import CDN, PYODIDE
 pytestmark = pytest.mark.skipif(sys.platform == "emscripten", reason="a command")
 
 
-@pytest.mark.parametrize(("options", "base"), [([], CDN.format(PYODIDE)), (["--pyodide", "local"], "pyodide/")])
+@pytest.mark.parametrize(
+    ("options", "base"), [([], CDN.format(PYODIDE)), (["--pyodide", "local"], "pyodide/")]
+)
 def test_a_written_page_takes_pyodide_from_its_cdn_unless_asked(
     options: list[str], base: str, tmp_path: Path
 ) -> None:

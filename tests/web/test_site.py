@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "emscripten", reason="assembles 
 
 def test_missing_npm_is_named_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site.shutil, "which", lambda name: None)
-    with pytest.raises(SiteError, match="npm, which is not installed; install npm or use --pyodide cdn"):
+    with pytest.raises(SiteError, match="npm, which is not installed; install it or use its CDN"):
         site._core(tmp_path, print, "0.29.5")
 
 
