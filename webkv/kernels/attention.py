@@ -22,7 +22,6 @@ NO_LSE = -5e4
 # Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
 _MAX_ROWS = 8
 _MIN_LANES = 32
-_QUAD_LANES = 8
 _CONSTANTS = (
     *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
@@ -38,6 +37,11 @@ def uses_quads(device: Device, shape: AttentionShape) -> bool:
     whole = shape.head_dim % 32 == 0 and shape.v_dim % 32 == 0 and shape.page_tokens % 4 == 0
     fits = whole and max(shape.head_dim, shape.v_dim) <= 256
     return fits and device.facts.adapter_type == "CPU" and "subgroup" in device.facts.features
+
+
+def _quad_lanes(device: Device) -> int:
+    # SwiftShader runs 4 lanes at once: two quads of a workgroup would only take turns.
+    return 4 if "swiftshader" in device.facts.name.lower() else 8
 
 
 def _max_rows(quads: bool, shape: AttentionShape) -> int:
@@ -71,15 +75,18 @@ def _paired(shape: AttentionShape) -> bool:
 
 def _quad_codec(device: Device, shape: AttentionShape) -> str:
     fits = _paired(shape) and all(number % 16 == 0 for number in (*shape.key[:4], *shape.value[:4]))
-    words = fits and "shader-int64" in device.facts.features
-    return f"page_{shape.dtype}_u64" if words else page_codec(shape)
+    if fits and "shader-int64" in device.facts.features:
+        return f"page_{shape.dtype}_u64"
+    return "page_f32_wide" if fits and shape.dtype == "f32" else page_codec(shape)
 
 
-def _constants(shape: AttentionShape, q_stride: int, rows: int, teams: int) -> dict[str, float]:
+def _constants(
+    device: Device, shape: AttentionShape, quads: bool, q_stride: int, rows: int
+) -> dict[str, float]:
     found = {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride or shape.fused_width, "ROWS": rows}
-    if teams == 0:
-        return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
-    return {**found, "LANES": _QUAD_LANES, "TEAMS": teams, "PAIRED": _paired(shape)}
+    if quads:
+        return {**found, "LANES": _quad_lanes(device), "PAIRED": _paired(shape)}
+    return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
 
 
 def _parts(device: Device, shape: AttentionShape, quads: bool) -> dict[str, str]:
@@ -122,7 +129,7 @@ def attend_decode(
     quads = uses_quads(batch.device, shape)
     parts = -(-shape.group // _max_rows(quads, shape))
     rows = -(-shape.group // parts)
-    constants = {**_constants(shape, q_stride, rows, int(quads)), "SPLIT": KV_TILE}
+    constants = {**_constants(batch.device, shape, quads, q_stride, rows), "SPLIT": KV_TILE}
     split = max_tiles > 1
     store = "attend_store_split" if split else "attend_store_lse" if lse is not None else "attend_store"
     key = _key_part(shape, constants)
@@ -185,8 +192,10 @@ def attend_prefill(
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
     quads = uses_quads(batch.device, shape)
     rows = _max_rows(quads, shape)
-    teams = _QUAD_LANES // 4 if quads else 0
-    constants = {**_constants(shape, q_stride, rows, teams), "CAUSAL": causal}
+    teams = _quad_lanes(batch.device) // 4 if quads else 1
+    constants = {**_constants(batch.device, shape, quads, q_stride, rows), "CAUSAL": causal}
+    if quads:
+        constants["TEAMS"] = teams
     key = _key_part(shape, constants)
     store = "attend_store" if lse is None else "attend_store_lse"
     mask = "attend_mask" if tree is None else "attend_mask_tree"
@@ -195,7 +204,7 @@ def attend_prefill(
     tables = (table.page_indptr, table.length_info, table.page_indices)
     group = kernel.bind(q, pages, *tables, out, qo_indptr, *extras)
     pairs = max_rows * shape.group
-    batch.dispatch(kernel, group, -(-pairs // (rows * max(teams, 1))), shape.kv_heads, sequences)
+    batch.dispatch(kernel, group, -(-pairs // (rows * teams)), shape.kv_heads, sequences)
 
 
 def merge_state(
