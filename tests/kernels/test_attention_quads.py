@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -136,3 +137,13 @@ async def test_pages_in_64_bit_words_give_the_same_bits(dtype: str, quads: Devic
     assert uses_quads(support._device, case.shape)
     for a, b in zip(words, await decode.decode(case, q), strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+async def test_workgroups_of_one_quad_as_on_swiftshader_agree() -> None:
+    case = Paged(shape_of(9, 3, 64), HELD)
+    q = case.queries(len(HELD))
+    here = await decode.decode(case, q)
+    device = support._device = await open_device(features=["subgroup"])
+    device.facts = replace(device.facts, name="SwiftShader")
+    for a, b in zip(here, await decode.decode(case, q), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6, rtol=1e-5)
