@@ -7,6 +7,7 @@
 @group(0) @binding(1) var<storage, read_write> pages: array<u32>;
 @group(0) @binding(2) var<storage, read> positions: array<i32>;
 #import tokens
+#import encode
 #import store
 #import rope
 
@@ -32,7 +33,7 @@ fn write_key(row: u32, token: u32, at: vec2<u32>, head: u32) {
         for (var d = 0u; d < HEAD_DIM; d += 4u) {
             absmax = max(absmax, largest(key4(row, token, d)));
         }
-        store_scale(key_scale_word(at, head), absmax);
+        pages[key_scale_word(at, head)] = scale_word(absmax);
     }
     let scale = row_scale(absmax);
     for (var d = 0u; d < HEAD_DIM; d += 4u) {
@@ -46,7 +47,7 @@ fn write_value(row: u32, at: vec2<u32>, head: u32) {
         for (var d = 0u; d < V_DIM; d += 4u) {
             absmax = max(absmax, largest(value4(row + d)));
         }
-        store_scale(value_scale_word(at, head), absmax);
+        pages[value_scale_word(at, head)] = scale_word(absmax);
     }
     let scale = row_scale(absmax);
     for (var d = 0u; d < V_DIM; d += 4u) {

@@ -17,8 +17,6 @@ override CHUNKS: u32 = (V_DIM + 7u) / 8u;
 override STREAMS: u32 = max(LANES / CHUNKS, 1u);
 const TEAMS = 1u;  // as quad_core has
 
-@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
-
 var<workgroup> weight: array<vec4<f32>, 512>;  // [row][quad of slots]: scores, then weights; see share_row
 var<workgroup> partial: array<f32, 256>;       // [row][scorer] largest score of a tile
 var<workgroup> total: array<f32, 256>;         // [row][scorer] sum of p
@@ -30,6 +28,15 @@ var<workgroup> end_key: array<i32, 8>;
 var<workgroup> mine: array<i32, 8>;            // see attend_mask_tree
 var<private> score: array<vec4<f32>, 16>;      // [row][2]: slots 0-3 and 4-7 of this lane
 var<private> acc: array<mat2x4<f32>, 8>;
+
+// Workgroup memory that is free until the walk begins.
+fn lend(at: u32, x: vec4<f32>) {
+    weight[at] = x;
+}
+
+fn lent(at: u32) -> vec4<f32> {
+    return weight[at];
+}
 
 fn team(lane: u32) -> u32 {
     return 0u;
@@ -64,7 +71,7 @@ fn dot8x4(a: mat2x4<f32>, b: array<mat2x4<f32>, 4>, sum: vec4<f32>) -> vec4<f32>
 fn score_row(row: u32, d: u32, low: array<mat2x4<f32>, 4>, high: array<mat2x4<f32>, 4>) {
     if (row < ROWS) {
         let at = query[row] + d / 4u;
-        let query8 = zero_tail(mat2x4<f32>(q[at], q[at + 1u]), d);
+        let query8 = zero_tail(mat2x4<f32>(query4(at), query4(at + 1u)), d);
         score[2u * row] = dot8x4(query8, low, score[2u * row]);
         score[2u * row + 1u] = dot8x4(query8, high, score[2u * row + 1u]);
     }

@@ -1,5 +1,6 @@
 // out = softmax(q k^T * SM_SCALE) v for one query row per sequence, over pages (split-KV: Flash-Decoding).
 //   q[sequences][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
+//   The last tokens are in their pages, or the import at `append` writes them.
 // One workgroup = one tile of keys of one KV head, for ROWS of its GROUP query heads.
 // Grid: (tiles, KV_HEADS * ceil(GROUP / ROWS), sequences).
 #import page
@@ -7,6 +8,8 @@
 #import page_strides
 #import page_place
 #import attend_row
+#import query
+#import append
 #import attend_core
 #import attend_tile
 #import attend_walk
@@ -33,7 +36,7 @@ var<private> seen: vec2<i32>;
 fn row_of(row: u32) -> Row {
     let head = min(head0 + row, group_end - 1u);
     let record = select(NO_RECORD, out_row * KV_HEADS * GROUP + head, head0 + row < group_end);
-    return Row((q_row * Q_STRIDE + head * HEAD_DIM) / 4u, record, seen.x, seen.y, 0);
+    return Row(query_of(row, head), record, seen.x, seen.y, 0);
 }
 
 @compute @workgroup_size(LANES)
@@ -60,6 +63,7 @@ fn main(
     out_row = group.x * grid.z + sequence;
     seen = vec2<i32>(first, keys.length);
     let count = rows_of(grid.x);
+    append_token(keys, kv_head, keys.length > 0 && ends == keys.slots, lane, count);
     begin(lane, count);
     if (keys.length > 0) {
         let last = (keys.start + ends - 1) / TILE;

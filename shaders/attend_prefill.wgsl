@@ -8,6 +8,7 @@
 #import page_strides
 #import page_place
 #import attend_row
+#import query
 #import attend_core
 #import attend_tile
 #import attend_walk

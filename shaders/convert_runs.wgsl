@@ -6,6 +6,7 @@
 @group(0) @binding(0) var<storage, read> src: array<u32>;
 @group(0) @binding(1) var<storage, read_write> pages: array<u32>;
 @group(0) @binding(2) var<storage, read> runs: array<u32>;
+#import encode
 #import store
 override FROM_PER_WORD: u32;  // elements in a word of `src`: 1 is f32, 2 f16, 4 int8
 override LANES: u32 = 32;
@@ -58,7 +59,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             let x = abs(from4(start + d, scale));
             absmax = max(absmax, max(max(x.x, x.y), max(x.z, x.w)));
         }
-        store_scale(scale, absmax);
+        pages[scale] = scale_word(absmax);
     }
     let factor = row_scale(absmax);
     for (var d = first; d < end; d += 4u) {

@@ -1,5 +1,6 @@
 // Pages of f16 in u32 pairs, read eight elements at a time; every stride is a multiple of 8.
-@group(0) @binding(1) var<storage, read> pages: array<vec4<u32>>;
+alias Chunk = vec4<u32>;
+#import pages
 
 fn page_count() -> u32 {
     return arrayLength(&pages) / (K_PAGE / 8u);

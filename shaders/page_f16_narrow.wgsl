@@ -1,5 +1,6 @@
 // Pages of f16 in u32 pairs whose strides are multiples of 4 only.
-@group(0) @binding(1) var<storage, read> pages: array<vec2<u32>>;
+alias Chunk = vec2<u32>;
+#import pages
 
 fn page_count() -> u32 {
     return arrayLength(&pages) / (K_PAGE / 4u);

@@ -1,5 +1,6 @@
 // Pages of f16 in 64-bit words, of which a CPU loads as many at once as of others; strides: multiples of 16.
-@group(0) @binding(1) var<storage, read> pages: array<vec4<u64>>;
+alias Chunk = vec4<u64>;
+#import pages
 
 fn page_count() -> u32 {
     return arrayLength(&pages) / (K_PAGE / 16u);

@@ -1,5 +1,6 @@
 // Pages of f32, read four elements at a time.
-@group(0) @binding(1) var<storage, read> pages: array<vec4<f32>>;
+alias Chunk = vec4<f32>;
+#import pages
 
 fn page_count() -> u32 {
     return arrayLength(&pages) / (K_PAGE / 4u);

@@ -1,5 +1,6 @@
 // Pages of f32 in words of 16: one check of an index against the buffer each; strides: multiples of 16.
-@group(0) @binding(1) var<storage, read> pages: array<array<vec4<f32>, 4>>;
+alias Chunk = array<vec4<f32>, 4>;
+#import pages
 
 fn page_count() -> u32 {
     return arrayLength(&pages) / (K_PAGE / 16u);

@@ -1,5 +1,6 @@
 // Pages of int8 in u32 words, a scale (f32) per token and head; every stride is a multiple of 8.
-@group(0) @binding(1) var<storage, read> pages: array<vec2<u32>>;
+alias Chunk = vec2<u32>;
+#import pages
 
 // unpack4xI8, which not every browser has.
 fn signed_bytes(word: u32) -> vec4<f32> {

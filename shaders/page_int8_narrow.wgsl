@@ -1,5 +1,6 @@
 // Pages of int8 in u32 words, a scale (f32) per token and head, whose strides are multiples of 4 only.
-@group(0) @binding(1) var<storage, read> pages: array<u32>;
+alias Chunk = u32;
+#import pages
 
 // unpack4xI8, which not every browser has.
 fn signed_bytes(word: u32) -> vec4<f32> {

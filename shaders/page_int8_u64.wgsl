@@ -1,5 +1,6 @@
 // Pages of int8 in 64-bit words, a scale (f32) per token and head; strides: multiples of 16.
-@group(0) @binding(1) var<storage, read> pages: array<vec2<u64>>;
+alias Chunk = vec2<u64>;
+#import pages
 
 fn signed_bytes(word: u32) -> vec4<f32> {
     return vec4<f32>((vec4<i32>(bitcast<i32>(word)) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));

@@ -1,13 +1,4 @@
-// `store4` to pages of f32.
-const PER_WORD: u32 = 1u;
-const SCALED: bool = false;
-
-fn row_scale(absmax: f32) -> f32 {
-    return 1.0;
-}
-
-fn store_scale(word: u32, scale: f32) {}
-
+// `store4` to words of f32.
 fn store4(element: u32, x: vec4<f32>, scale: f32) {
     let w = bitcast<vec4<u32>>(x);
     pages[element] = w.x;

@@ -19,8 +19,7 @@ override SOFTCAP: f32 = 0.0;
 override PAIRED: bool = false;  // a lane has 16 dims of each 64 instead of 8 of each 32
 override STREAMS: u32 = LANES / 4u / TEAMS;
 
-@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
-
+var<workgroup> part: array<vec4<f32>, 512>;  // of one row, at the end: [stream][V_DIM / 4]
 var<private> first_key: array<i32, 12>;       // a row sees keys first_key .. end_key - 1
 var<private> end_key: array<i32, 12>;
 var<private> mine: array<i32, 12>;            // see attend_mask_tree
@@ -32,6 +31,15 @@ var<private> m: array<f32, 12>;               // in units of log2
 var<private> fade: array<f32, 12>;            // 2^(m_old - m)
 var<private> total: array<f32, 12>;           // sum of p
 var<private> acc: array<mat2x4<f32>, 96>;    // [row][unit]
+
+// Workgroup memory that is free until the walk ends.
+fn lend(at: u32, x: vec4<f32>) {
+    part[at] = x;
+}
+
+fn lent(at: u32) -> vec4<f32> {
+    return part[at];
+}
 
 fn team(lane: u32) -> u32 {
     return lane / 4u / STREAMS;

@@ -1,6 +1,5 @@
 // What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
 // What every row needs once is a loop in which rows move up: a copy for each row would compile for seconds.
-var<workgroup> part: array<vec4<f32>, 512>;  // of one row: [stream][V_DIM / 4]
 var<workgroup> state: array<vec2<f32>, 8>;   // of one row: [stream] m and the sum of p
 
 fn next_query(row: u32) {
@@ -66,7 +65,7 @@ fn begin(lane: u32, rows: u32) {
         mine[ROWS - 1u] = next.mine;
         for (var unit = 0u; unit < HEAD_DIM / 32u; unit++) {
             let at = next.query + dim_of(unit, lane) / 4u;
-            hold(mat2x4<f32>(q[at], q[at + 1u]));
+            hold(mat2x4<f32>(query4(at), query4(at + 1u)));
         }
     }
     m = array<f32, 12>(

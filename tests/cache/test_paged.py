@@ -229,3 +229,18 @@ async def test_a_decode_step_makes_no_gpu_object(aux: str) -> None:
     for _ in range(20):
         await pair.forward([2, 0, 1], [1, 1, 1])
     assert (gpu.created.buffers, gpu.created.bind_groups, gpu.created.pipelines) == made
+
+
+@pytest.mark.parametrize(("rope", "short", "long"), [("normal", 1, 2), ("none", 1, 2), ("inline", 2, 3)])
+async def test_dispatches_of_a_decode_step(rope: str, short: int, long: int) -> None:
+    gpu = await device()
+    pair = Pair(gpu, config(group(rope=ROPES[rope]), max_total_len=1024, prefill_chunk_size=512))
+    pair.cache.add_sequence(0)
+    for tokens, expected in ((511, short), (1, long)):
+        pair.cache.begin_forward([0], [tokens])
+        pair.cache.end_forward()
+        pair.cache.begin_forward([0], [1])
+        batch = gpu.batch()
+        pair.cache.attention(batch, 0, pair.qkv, pair.out, mode="decode")
+        pair.cache.abort_forward()
+        assert batch.dispatches == expected

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import support
+from tests.kernels import test_attention_append as append
 from tests.kernels import test_attention_decode as decode
 from tests.kernels import test_attention_prefill as prefill
 from tests.kernels.paged import Held, Paged, rope_table, shape_of
@@ -62,6 +63,19 @@ async def test_decode_shapes(name: str) -> None:
 @pytest.mark.parametrize("name", ["smollm f32", "smollm int8", "narrower values", "softcap"])
 async def test_prefill_shapes(name: str) -> None:
     await prefill.check(Paged(SHAPES[name], [Held(1), Held(300), Held(40), Held(15)]), [1, 13, 40, 7])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+async def test_decode_that_appends(dtype: str, quads: Device) -> None:
+    await append.check(append.rotated(9, 3, 64, dtype=dtype), append.HELD)
+    await append.check(append.rotated(14, 1, 96, v_dim=64, rotary_dim=24, dtype=dtype), append.HELD)
+    if "shader-int64" in quads.facts.features:
+        support._device = await open_device(features=["subgroup"])
+        await append.check(append.rotated(9, 3, 64, dtype=dtype), append.HELD)
+
+
+async def test_decode_that_appends_with_windows_and_sinks() -> None:
+    await append.test_windows_and_sinks()
 
 
 async def test_windows_sinks_trees_and_inline_rope() -> None:

@@ -16,6 +16,7 @@ from webkv.gpu.batch import Dispatch
 from webkv.kernels.append import append_kv, append_mla_kv, fuse_qkv
 from webkv.kernels.attention import (
     KV_TILE,
+    appends,
     attend_decode,
     attend_prefill,
     decode_scratch_bytes,
@@ -90,8 +91,7 @@ class Attention:
         self._check_out(work, shape, out, lse)
 
         def record() -> None:
-            self._append(work, layer, shape, qkv)
-            self._over_pages(work, layer, shape, qkv, out, mode, lse, 0)
+            self._append_and_attend(work, layer, shape, qkv, out, mode, lse)
 
         if mode == "prefill" or work.step.tree is not None:
             record()
@@ -113,8 +113,7 @@ class Attention:
         self._check_mode(work, mode)
         self._check_out(work, shape, out, lse)
         qkv = self._fuse(work, shape, q, k, v)
-        self._append(work, layer, shape, qkv)
-        self._over_pages(work, layer, shape, qkv, out, mode, lse, 0)
+        self._append_and_attend(work, layer, shape, qkv, out, mode, lse)
 
     def self_attention(
         self, work: Work, layer: Layer, q: Binding, k: Binding, v: Binding,
@@ -248,6 +247,15 @@ class Attention:
         fuse_qkv(work.batch, q=q, k=k, v=v, qkv=qkv, n=work.rows, shape=shape)
         return qkv
 
+    def _append_and_attend(
+        self, work: Work, layer: Layer, shape: AttentionShape, qkv: Binding,
+        out: Binding, mode: str, lse: Binding | None,
+    ) -> None:  # fmt: skip
+        at_once = mode == "decode" and work.step.tree is None and appends(self._device, shape)
+        if not at_once:
+            self._append(work, layer, shape, qkv)
+        self._over_pages(work, layer, shape, qkv, out, mode, lse, 0, append=at_once)
+
     def _append(self, work: Work, layer: Layer, shape: AttentionShape, qkv: Binding) -> None:
         group = work.views.groups[layer.at]
         append_kv(
@@ -257,9 +265,10 @@ class Attention:
 
     def _over_pages(
         self, work: Work, layer: Layer, shape: AttentionShape, q: Binding,
-        out: Binding, mode: str, lse: Binding | None, q_stride: int,
+        out: Binding, mode: str, lse: Binding | None, q_stride: int, append: bool = False,
     ) -> None:  # fmt: skip
-        table: PageTable = work.views.groups[layer.at].table
+        views = work.views.groups[layer.at]
+        table: PageTable = views.table
         sequences = len(work.step.sequences)
         if mode == "decode" and work.step.tree is None:
             tiles = work.step.groups[layer.at].max_tiles
@@ -272,7 +281,7 @@ class Attention:
             attend_decode(
                 work.batch, q=q, pages=layer.pages, table=table, out=out, scratch=self._scratch,
                 sequences=sequences, max_tiles=tiles, shape=shape, lse=lse, q_stride=q_stride,
-                rope_full=layer.rope_full,
+                rope_full=layer.rope_full, append=append, rope_table=views.rope_table,
             )  # fmt: skip
             return
         attend_prefill(

@@ -75,8 +75,8 @@ class PagedKVCache(CacheState):
         """Append the new tokens of `layer` and attend over all of their sequences.
 
         `qkv[n][(q_heads + kv_heads) * head_dim + kv_heads * v_dim]` f32: queries, keys, values of each new
-        token; the queries are rotated in place.  `out[n][q_heads * v_dim]` f32.  `sm_scale` multiplies scores
-        (None: head_dim ** -0.5).  `mode`: which kernel; "decode" needs append lengths of 1.
+        token; its queries may be rotated in place.  `out[n][q_heads * v_dim]` f32.  `sm_scale` multiplies
+        scores (None: head_dim ** -0.5).  `mode`: which kernel; "decode" needs append lengths of 1.
         `lse[n][q_heads]` f32, base 2, if wanted.
         """
         work, found = self._work(batch, layer)

@@ -1,8 +1,8 @@
 """Where shader text comes from: `shaders/<name>.wgsl`, with at most a few `#import` lines filled in.
 
 A shader may hold a line `#import <slot>`.  The launcher names the file that fills the slot, so that one
-attention kernel serves f32, f16 and int8 pages and one matmul serves every quantisation.  Nothing else is
-preprocessed: sizes and strides are pipeline `override` constants.
+attention kernel serves f32, f16 and int8 pages and one matmul serves every quantisation.  A part may import
+parts in turn.  Nothing else is preprocessed: sizes and strides are pipeline `override` constants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shader_source(name: str, imports: Mapping[str, str]) -> str:
         slot = match.group(1)
         assert slot in imports, f"{name}.wgsl imports {slot!r}, which the launcher did not name"
         used.add(slot)
-        return _text(imports[slot])
+        return _IMPORT.sub(fill, _text(imports[slot]))
 
     source = _IMPORT.sub(fill, _text(name))
     assert used == set(imports), f"{name}.wgsl does not import {sorted(set(imports) - used)}"

@@ -81,7 +81,8 @@ def _append(
     heads: dict[str, int],
 ) -> None:
     constants = {**shape.constants(*STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM"), **heads}
-    imports = {"page_strides": "page_strides", "store": f"page_store_{shape.dtype}"}
+    imports = {"page_strides": "page_strides", "encode": f"encode_{shape.dtype}"}
+    imports["store"] = f"page_store_{shape.dtype}"
     imports["tokens"] = "append_all" if step is None else "append_step"
     imports["rope"] = "append_no_rope" if rope_table is None else "append_rope"
     if rope_table is not None:

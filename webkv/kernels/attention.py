@@ -10,7 +10,7 @@ pages are read in 64-bit words where the device has "shader-int64", for the same
 
 from __future__ import annotations
 
-from webkv.gpu import Batch, Device
+from webkv.gpu import Batch, Device, Kernel
 from webkv.kernels.shape import STRIDES, AttentionShape, Binding, PageTable
 
 KV_TILE = 512
@@ -22,6 +22,7 @@ NO_LSE = -5e4
 # Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
 _MAX_ROWS = 8
 _MIN_LANES = 32
+_TURNED_FLOATS = 1024  # of rotated queries in workgroup memory; see attend_query_turned
 _CONSTANTS = (
     *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
 )  # fmt: skip
@@ -47,6 +48,31 @@ def _quad_lanes(device: Device) -> int:
 def _max_rows(quads: bool, shape: AttentionShape) -> int:
     # With quads, as many as compile in about a second: code grows with rows * dims.
     return min(12, max(1024 // max(shape.head_dim, shape.v_dim), 4)) if quads else _MAX_ROWS
+
+
+def appends(device: Device, shape: AttentionShape) -> bool:
+    """Whether `attend_decode` can append this shape's new tokens itself.
+
+    It rotates and writes eight dims at a time; and pairs of int8 scales, which must be one head's, as other
+    heads are written at the same time.
+    """
+    if shape.rope == "inline" or shape.latent:
+        return False
+    scales = (shape.key_scale, shape.value_scale) if shape.dtype == "int8" else ()
+    paired = all(s.token == 1 and (s.page | s.base | s.head) % 2 == 0 for s in scales)
+    whole = shape.head_dim % 8 == 0 and shape.v_dim % 8 == 0 and not page_codec(shape).endswith("narrow")
+    turned = not _turns(shape) or shape.rotary_dim % (8 if shape.pairing == "half" else 4) == 0
+    fits = _rows(uses_quads(device, shape), shape) * shape.head_dim <= _TURNED_FLOATS
+    return paired and whole and turned and fits
+
+
+def _turns(shape: AttentionShape) -> bool:
+    return shape.rope != "none" and shape.rotary_dim > 0
+
+
+def _rows(quads: bool, shape: AttentionShape) -> int:
+    """Query heads of one KV head that a workgroup of decode takes: equal parts of the group."""
+    return -(-shape.group // -(-shape.group // _max_rows(quads, shape)))
 
 
 def kv_tiles(first: int, end: int) -> int:
@@ -92,7 +118,8 @@ def _constants(
 def _parts(device: Device, shape: AttentionShape, quads: bool) -> dict[str, str]:
     steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
     page = _quad_codec(device, shape) if quads else page_codec(shape)
-    return {**{name: name for name in _PARTS}, **steps, "page": page}
+    same = {name: name for name in _PARTS}
+    return {**same, **steps, "page": page, "pages": "pages_read", "query": "attend_query"}
 
 
 def _key_part(shape: AttentionShape, constants: dict[str, float]) -> str:
@@ -116,6 +143,8 @@ def attend_decode(
     lse: Binding | None = None,
     q_stride: int = 0,
     rope_full: Binding | None = None,
+    append: bool = False,
+    rope_table: Binding | None = None,
 ) -> None:
     """One query row per sequence: `out[sequences][q_heads][v_dim]`, split over tiles (Flash-Decoding).
 
@@ -124,24 +153,39 @@ def attend_decode(
     `decode_scratch_bytes` long.  `lse[sequences][q_heads]`: f32, base 2, optional (not for "inline" shapes).
     `rope_full[max length][rotary_dim / 2]` pairs (cos, sin): for "inline" shapes.  A row without keys gives
     0 and `NO_LSE`.
+
+    `append`: the last tokens are not in their pages yet, and `q` are their fused rows, queries not rotated.
+    The kernel then writes the same bits to pages as `append_kv` with this `rope_table`, and attends with
+    the same rotated queries, but leaves `q` alone.  For shapes that `appends` approves.
     """
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
-    quads = uses_quads(batch.device, shape)
-    parts = -(-shape.group // _max_rows(quads, shape))
-    rows = -(-shape.group // parts)
-    constants = {**_constants(batch.device, shape, quads, q_stride, rows), "SPLIT": KV_TILE}
     split = max_tiles > 1
     store = "attend_store_split" if split else "attend_store_lse" if lse is not None else "attend_store"
-    key = _key_part(shape, constants)
-    imports = {**_parts(batch.device, shape, quads), "key": key, "store": store}
-    kernel = batch.device.kernel("attend_decode", constants, imports)
+    kernel = _decode_kernel(batch.device, shape, q_stride, store, append)
     extra = rope_full if rope_full is not None else None if split else lse
     target = scratch if split else out
     tables = (table.page_indptr, table.length_info, table.page_indices)
-    group = kernel.bind(q, pages, *tables, target, None, extra)
+    group = kernel.bind(q, pages, *tables, target, rope_table if append and _turns(shape) else None, extra)
+    parts = -(-shape.group // _rows(uses_quads(batch.device, shape), shape))
     batch.dispatch(kernel, group, max(max_tiles, 1), shape.kv_heads * parts, sequences)
     if split:
         _merge_splits(batch, scratch, table, out, lse, sequences, shape)
+
+
+def _decode_kernel(device: Device, shape: AttentionShape, q_stride: int, store: str, append: bool) -> Kernel:
+    quads = uses_quads(device, shape)
+    constants = {**_constants(device, shape, quads, q_stride, _rows(quads, shape)), "SPLIT": KV_TILE}
+    key = _key_part(shape, constants)
+    imports = {**_parts(device, shape, quads), "key": key, "store": store, "append": "attend_appended"}
+    if append:
+        assert appends(device, shape), "this shape's tokens are appended by append_kv"
+        put = imports["page"].replace("page_", "pages_put_")
+        imports |= {"query": "attend_query_turned", "append": "attend_append", "pages": put}
+        imports |= {"encode": f"encode_{shape.dtype}", "rope": "attend_no_rope"}
+        if _turns(shape):
+            imports["rope"] = "attend_rope"
+            constants |= shape.constants("ROTARY_DIM", "INTERLEAVED")
+    return device.kernel("attend_decode", constants, imports)
 
 
 def _merge_splits(

@@ -22,7 +22,8 @@ def convert_runs(
     """
     source, target = CONVERTERS[converter]
     constants = {"FROM_PER_WORD": ELEMENTS_PER_WORD[source], "LANES": _LANES}
-    kernel = batch.device.kernel("convert_runs", constants, {"store": f"page_store_{target}"})
+    imports = {"encode": f"encode_{target}", "store": f"page_store_{target}"}
+    kernel = batch.device.kernel("convert_runs", constants, imports)
     group = kernel.bind(src, dst, runs)
     if target == "int8":
         batch.dispatch(kernel, group, -(-count // _LANES))

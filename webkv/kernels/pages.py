@@ -109,7 +109,7 @@ def get_kv(
 
     `positions[count]` int32: page * page_tokens + slot; -1 gives 0.
     """
-    imports = {"page": page_codec(shape), "page_strides": "page_strides"}
+    imports = {"page": page_codec(shape), "pages": "pages_read", "page_strides": "page_strides"}
     for rows, dim, values in ((k, shape.head_dim, False), (v, shape.v_dim, True)):
         constants = {**shape.constants(*STRIDES, "PAGE_TOKENS", "KV_HEADS"), "DIM": dim, "VALUES": values}
         kernel = batch.device.kernel("page_rows", {**constants, "LANES": _LANES}, imports)
