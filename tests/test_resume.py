@@ -227,3 +227,15 @@ async def test_branches_share_and_part(llama: Path) -> None:
     assert await store.keys("s/c/") == []
     await other.close()
     await chat.close()
+
+
+@pytest.mark.parametrize("device", ["another GPU", None])
+async def test_another_device_is_named_and_the_same_is_not(llama: Path, device: str | None) -> None:
+    loaded, store = await tiny(llama), MemoryStore()
+    facts = {} if device is None else {"device": device}
+    chat = await Chat.begin(loaded, store, prompt=PROMPT, max_tokens=3, id="s", facts=facts)
+    await finished(chat)
+    again = await Chat.resume(loaded, store, "s")
+    assert again.recovery.elsewhere == (device or "")
+    assert ("it began on another GPU" in str(again.recovery)) == (device is not None)
+    await again.close()

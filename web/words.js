@@ -16,12 +16,13 @@ export const ago = (seconds) => {
 };
 
 // How a stored chat came back.  `how` is "kv" where pages were enough, "replay(n)" where n tokens ran again.
-export const recovery = ({ how, tokens, pages, nbytes, seconds, damage, note }) => {
+export const recovery = ({ how, tokens, pages, nbytes, seconds, damage, note, moved }) => {
   if (how === "fork") return `forked after ${tokens} tokens, sharing ${pages} full pages`;
   const again = /replay\((\d+)\)/.exec(how);
   return `resumed ${tokens} tokens, ${pages} pages (${size(nbytes)})` +
     (again ? `, ${again[1]} tokens computed again` : "") + `, in ${seconds.toFixed(1)} s` +
-    (damage ? `; damage was left out: ${damage}` : "") + (note ? `; ${note}` : "");
+    (damage ? `; damage was left out: ${damage}` : "") + (note ? `; ${note}` : "") +
+    (moved ? `; ${moved}` : "");
 };
 
 // A trouble with a model file, with the file's name: Python had its bytes alone, and calls it "model".

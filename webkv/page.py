@@ -238,7 +238,7 @@ class Page:
         done = replace(chat.recovery, tokens=0) if again else chat.recovery
         messages = list(chat.request["messages"])
         self._tell("opened", session=chat.id, messages=messages, answer=answer, finished=chat.finished,
-                   note=done.note, **asdict(done))  # fmt: skip
+                   note=done.note, moved=done.moved, **asdict(done))  # fmt: skip
         self._tell_status(chat.status)
         self._picture(force=True)
 

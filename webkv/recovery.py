@@ -23,6 +23,8 @@ class Recovery:
     A branch whose pages are shared on the GPU is a `fork`.
     `differs` is the field of the identity in which the stored KV was another: its pages were converted if
     that is exact (`pages` is more than 0 then), else nothing of it was used.
+    `elsewhere` is the device that the conversation began on, if it is another: arithmetic rounds differently
+    there, so the tokens that follow may be others than they would have been.
     """
 
     how: str
@@ -32,6 +34,7 @@ class Recovery:
     seconds: float
     damage: str = ""
     differs: str = ""
+    elsewhere: str = ""
 
     @property
     def note(self) -> str:
@@ -41,15 +44,25 @@ class Recovery:
         done = "converted exactly" if self.pages else "computed anew"
         return f"{done}, the stored KV being of another {self.differs}"
 
+    @property
+    def moved(self) -> str:
+        """What a change of device means, in words; empty if there was none."""
+        return f"it began on {self.elsewhere}: what follows may differ from there" if self.elsewhere else ""
+
     def __str__(self) -> str:
-        return f"{self.how}: {self.tokens} tokens, {self.pages} pages" + (
-            f"; {self.note}" if self.note else ""
-        )
+        parts = [f"{self.how}: {self.tokens} tokens, {self.pages} pages", self.note, self.moved]
+        return "; ".join(part for part in parts if part)
 
 
 def layout_facts(loaded: Loaded) -> dict[str, Any]:
     """What a session says of its pages' layouts, so that another layout can convert them."""
     return facts_of(_layouts(loaded))
+
+
+def begun_elsewhere(loaded: Loaded, session: Session) -> str:
+    """The device that a stored conversation began on, if it is another one."""
+    device = session.transcript.facts.get("device", "")
+    return "" if device == loaded.engine.device.facts.name else str(device)
 
 
 def _layouts(loaded: Loaded) -> Layouts:

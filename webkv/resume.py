@@ -25,7 +25,7 @@ from webkv.checkpoint.transfer import CachePages
 from webkv.conversation import Conversation, Progress, Sampled, TokenEvent
 from webkv.errors import CacheError, CheckpointError, PromptError
 from webkv.load import Loaded
-from webkv.recovery import STATE, Recovery, layout_facts, mark_pending, opened
+from webkv.recovery import STATE, Recovery, begun_elsewhere, layout_facts, mark_pending, opened
 from webkv.sampling import SamplingParams
 from webkv.turns import first_tokens, next_turn, stored_request
 
@@ -82,7 +82,8 @@ class Chat:
         try:
             session = await Session.create(
                 store, loaded.identity, id=id, options=options,
-                facts={"model": loaded.name, "title": title, **layout_facts(loaded), **(facts or {})},
+                facts={"model": loaded.name, "device": loaded.engine.device.facts.name, "title": title,
+                       **layout_facts(loaded), **(facts or {})},
             )  # fmt: skip
         except BaseException:
             loaded.engine.close(conversation)
@@ -155,7 +156,8 @@ class Chat:
         nbytes = sum(ref.nbytes for _, ref in plan.pages)
         took = time.monotonic() - begun
         damage = session.damage or session.page_damage
-        done = Recovery(plan.report, plan.computed, len(plan.pages), nbytes, took, damage, differs)
+        elsewhere = begun_elsewhere(loaded, session)
+        done = Recovery(plan.report, plan.computed, len(plan.pages), nbytes, took, damage, differs, elsewhere)
         return cls(loaded, session, conversation, done)
 
     @property

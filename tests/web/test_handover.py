@@ -41,9 +41,9 @@ async def taken_up(model: Path, file: Path) -> dict[str, Any]:
     loaded, store = await load(model), MemoryStore()
     chat = await Chat.resume(loaded, store, await import_session(store, file))
     state = {"tokens": list(chat.conversation.tokens), "pages": await chat.page_digests()}
-    stored = chat.recovery.pages
+    recovery = chat.recovery
     await chat.close()
-    return {**state, "stored": stored}
+    return {**state, "stored": recovery.pages, "moved": recovery.moved}
 
 
 async def in_page(chat: ChatPage, file: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ async def brought(chat: ChatPage, file: Path) -> dict[str, Any]:
     await chat.page.get_by_role("button", name="Open it").click()
     opened = await chat.wait("opened", 2)
     await chat.idle()
-    return {**await chat.state(), "stored": opened["pages"]}
+    return {**await chat.state(), "stored": opened["pages"], "moved": opened["moved"]}
 
 
 _results: dict[str, Any] = {}
@@ -111,3 +111,9 @@ async def test_every_stored_page_arrives_byte_for_byte(begun: str, taken: str) -
     assert [found[taken]["pages"][page] for page in stored] == [
         found[begun]["pages"][page] for page in stored
     ]
+
+
+@pytest.mark.parametrize("taken", [taken for _, taken in WAYS])
+async def test_it_is_said_that_another_device_goes_on(taken: str) -> None:
+    said = (await results())[taken]["moved"]
+    assert said.startswith("it began on ") and said.endswith("what follows may differ from there")

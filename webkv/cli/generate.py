@@ -185,6 +185,7 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
             "start", session=chat.id, how=recovery.how, recovered_tokens=recovery.tokens,
             recovered_pages=recovery.pages, recovered_bytes=recovery.nbytes, recovery_s=recovery.seconds,
             prompt_tokens=transcript.prompt_tokens, damage=recovery.damage, differs=recovery.differs,
+            elsewhere=recovery.elsewhere,
         )  # fmt: skip
         return
     if recovery.tokens:
@@ -195,6 +196,8 @@ def _announce(arguments: Namespace, chat: Chat) -> None:
         )
     if recovery.note:
         note(f"its pages were {recovery.note}" if recovery.pages else f"its KV is {recovery.note}")
+    if recovery.moved:
+        note(recovery.moved)
     if recovery.damage:
         note(f"damage was left out: {recovery.damage}", style="yellow")
     show(chat.loaded.engine.tokenizer.decode(t for t in chat.answer if t not in chat.loaded.config.stop_ids))
