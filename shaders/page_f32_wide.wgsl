@@ -1,4 +1,5 @@
 // Pages of f32 in words of 16: one check of an index against the buffer each; strides: multiples of 16.
+// Shifts, as SwiftShader divides lane by lane.
 alias Chunk = array<vec4<f32>, 4>;
 #import pages
 
@@ -7,7 +8,7 @@ fn page_count() -> u32 {
 }
 
 fn load4(element: u32) -> vec4<f32> {
-    return pages[element / 16u][element / 4u % 4u];
+    return pages[element >> 4u][(element >> 2u) & 3u];
 }
 
 fn load8(element: u32) -> mat2x4<f32> {
@@ -16,7 +17,7 @@ fn load8(element: u32) -> mat2x4<f32> {
 
 // `b` is a + 8.
 fn load16(a: u32, b: u32) -> array<mat2x4<f32>, 2> {
-    let w = pages[a / 16u];
+    let w = pages[a >> 4u];
     return array<mat2x4<f32>, 2>(mat2x4<f32>(w[0], w[1]), mat2x4<f32>(w[2], w[3]));
 }
 
