@@ -144,6 +144,48 @@ async def test_closing_while_the_store_fails_says_so_and_frees_the_session() -> 
     assert again.transcript.tokens == [1, 2, 3]
 
 
+async def test_a_closed_session_writes_nothing_more_when_its_store_answers_late() -> None:
+    store = Gate()
+    session = await begin(store, patience=0.05)
+    store.open.clear()
+    session.token(7)
+    await session.close()
+    store.error = StoreError("broken")
+    store.open.set()
+    await asyncio.sleep(0.02)
+    store.error = None
+    again = await Session.open(store, "a", identity())
+    again.token(8)
+    await again.flush()
+    await asyncio.sleep(0.2)  # as long as the closed one would have waited to try again
+    assert (await walk(store, "a")).transcript.tokens == [1, 2, 3, 8]
+
+
+async def test_pages_that_found_no_room_and_were_taken_back_do_not_stay_a_trouble() -> None:
+    for flushes in (False, True):
+        store = MemoryStore()
+        engine = ToyEngine(await Session.create(store, identity(), id="a"))
+        await engine.restore()
+        await engine.turn(prompt(1, 6), 1)
+        await engine.session.flush()
+        store.quota = store.used + 500  # for rows, but for no page
+        await engine.turn(prompt(2, 3), 1)
+        async with asyncio.timeout(10):
+            while engine.session.status.state == "durable":
+                await asyncio.sleep(0)
+        engine.session.truncate(3)
+        engine.cache.popn(engine.cache.length - 3)
+        store.quota = None
+        if flushes:
+            await engine.session.flush()
+        async with asyncio.timeout(10):
+            while engine.session.status.state == "degraded":
+                await asyncio.sleep(0.01)
+        await engine.turn(prompt(3, 9), 4)
+        await engine.session.close()
+        assert len(await store.keys("s/a/p/")) == 3
+
+
 async def test_an_error_that_no_store_may_raise_is_named_too() -> None:
     store = Gate()
     session = await begin(store)

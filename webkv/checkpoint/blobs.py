@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from webkv.checkpoint.identity import Identity
@@ -45,7 +45,7 @@ class Blobs:
 
     `dropped`: references to let go of.  `adopted`: references to pages that are stored already.  `junk`: keys
     to delete.  `condemned`: digests whose bytes are damaged, to be deleted or written anew.  They stay until
-    a commit has succeeded.
+    a commit has succeeded.  `taken`: pages whose bytes went with another session before they were adopted.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Blobs:
         self.adopted: dict[PageId, PageRef] = {}
         self.junk: set[str] = set()
         self.condemned: set[bytes] = set()
+        self.taken: dict[PageId, PageRef] = {}
         self.bytes_written = 0
         self._cap = cap
         self._stored: int | None = None
@@ -73,22 +74,35 @@ class Blobs:
 
         Raises `StoreFullError` when there is no room in the store, or under the cap, and none could be made.
         """
+        pages = list(ready)
         async with alone(self.store):
-            return await self._commit_all(ready)
+            while True:
+                try:
+                    return await self._commit_all(pages)
+                except StoreFullError as error:
+                    # Room may be made of pages that were there to refer to, so look at all again.
+                    if self._make_room is None or not await self._make_room(error.needed or 1):
+                        raise
 
-    async def _commit_all(self, ready: Iterable[FullPage]) -> dict[PageId, PageRef]:
+    async def _commit_all(self, ready: Sequence[FullPage]) -> dict[PageId, PageRef]:
         dropped, adopted, junk = dict(self.dropped), dict(self.adopted), set(self.junk)
         condemned = set(self.condemned)
         puts, refs = await self.entries(ready)
+        taken = await self._taken(adopted, puts)
         for page, ref in adopted.items():
-            puts |= self._ref_puts(page, ref)
+            puts |= {} if page in taken else self._ref_puts(page, ref)
         kept = {ref.digest for ref in (*refs.values(), *adopted.values())}
         gone = [*await release(self.store, self.session, dropped, kept), *junk, *map(blob_key, condemned)]
         deletes = [key for key in dict.fromkeys(gone) if key not in puts]
         await self._under_cap(sum(len(data) for key, data in puts.items() if key.startswith("p/")))
-        await self._commit(puts, deletes)
+        try:
+            await self.store.commit(puts, deletes, "relaxed")
+        except StoreFullError as error:
+            error.needed = error.needed or payload_bytes(puts)
+            raise
         self.junk -= junk
         self.condemned -= condemned
+        self.taken |= {page: adopted[page] for page in taken}
         for done, there in ((dropped, self.dropped), (adopted, self.adopted)):
             for page, ref in done.items():
                 if there.get(page) == ref:
@@ -97,28 +111,20 @@ class Blobs:
         await sweep(self.store, dropped.values())
         return refs
 
-    async def _commit(self, puts: Mapping[str, bytes], deletes: list[str]) -> None:
-        try:
-            await self.store.commit(puts, deletes, "relaxed")
-        except StoreFullError as error:
-            if self._make_room is None or not await self._make_room(error.needed or payload_bytes(puts)):
-                raise
-            await self.store.commit(puts, deletes, "relaxed")
+    async def _taken(self, adopted: Mapping[PageId, PageRef], puts: Collection[str]) -> set[PageId]:
+        """The adopted pages whose bytes neither are stored any more nor are about to be."""
+        there = {*puts, *await self.store.keys("p/")} if adopted else set()
+        return {page for page, ref in adopted.items() if blob_key(ref.digest) not in there}
 
     async def _under_cap(self, nbytes: int) -> None:
-        """Have room made for `nbytes` more of pages, or raise `StoreFullError`."""
+        """Raise `StoreFullError` if there is no room for `nbytes` more of pages."""
         if self._cap is None or not nbytes:
             return
         if self._stored is None or self._stored + nbytes > self._cap:
             self._stored = await stored_page_bytes(self.store)
         over = self._stored + nbytes - self._cap
         if over > 0:
-            freed = await self._make_room(over) if self._make_room else 0
-            if freed < over:
-                raise StoreFullError(
-                    f"stored pages have reached their cap of {self._cap} bytes", over - freed
-                )
-            self._stored -= freed
+            raise StoreFullError(f"stored pages have reached their cap of {self._cap} bytes", over)
         self._stored += nbytes
 
     async def entries(self, ready: Iterable[FullPage]) -> tuple[dict[str, bytes], dict[PageId, PageRef]]:

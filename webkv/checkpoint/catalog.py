@@ -77,12 +77,18 @@ async def delete(store: Store, session: str) -> None:
         await sweep(store, refs.values())
 
 
-async def evict(store: Store, nbytes: int, keep: str = "") -> int:
+async def evict(store: Store, nbytes: int) -> int:
     """Free page bytes of the least recently used sessions until `nbytes` are gone; returns how many are.
 
-    Sessions in use stay whole, and so does `keep`; the others' journals stay, so they resume by replay.  A
-    session loses its last pages first: without them its first ones are still good.
+    Sessions in use stay whole; the others' journals stay, so they resume by replay.  A session loses its last
+    pages first: without them its first ones are still good.
     """
+    async with alone(store):
+        return await make_room(store, nbytes)
+
+
+async def make_room(store: Store, nbytes: int, keep: str = "") -> int:
+    """As `evict`, of all sessions but `keep`, for a caller that is `alone` already."""
     freed = 0
     for summary in reversed(await sessions(store)):
         if freed >= nbytes:
@@ -153,8 +159,16 @@ async def collect(store: Store) -> int:
     Returns the number of entries deleted.  Commits are atomic, so only damage and races between processes
     leave such entries.
     """
-    live = set(await store.keys("s/"))
+    async with alone(store):
+        return await _collect(store)
+
+
+async def _collect(store: Store) -> int:
+    # In this order, or what another process commits meanwhile would seem to lack what it was committed with.
+    index = await items(store, "x/")
+    blobs = {key.removeprefix("p/") for key in await store.keys("p/")}
     holders = await store.keys("r/")
+    live = set(await store.keys("s/"))
     gone = []
     held = set()
     for key in holders:
@@ -164,10 +178,9 @@ async def collect(store: Store) -> int:
             held.add(digest)
         else:
             gone.append(key)
-    blobs = {key.removeprefix("p/") for key in await store.keys("p/")}
     gone += [f"p/{digest}" for digest in sorted(blobs - held)]
     kept = blobs & held
-    for key, data in await items(store, "x/"):
+    for key, data in index:
         if PrefixEntry.digest_in(data).hex() not in kept:
             gone.append(key)
     if gone:

@@ -132,10 +132,13 @@ class Retry:
 
     delay: float = _FIRST_RETRY
     timer: asyncio.TimerHandle | None = None
+    closed: bool = False
 
     def later(self, call: Callable[[], None]) -> None:
         """Call `call` after the delay, once."""
         self.cancel()
+        if self.closed:
+            return
         self.timer = asyncio.get_running_loop().call_later(self.delay, call)
         self.delay = min(2 * self.delay, _LAST_RETRY)
 
@@ -149,6 +152,11 @@ class Retry:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def close(self) -> None:
+        """Never call again: the session may soon be another's to write."""
+        self.cancel()
+        self.closed = True
 
 
 class Journal:
@@ -193,6 +201,7 @@ class Journal:
 
     def append(self, row: Row, puts: Mapping[str, bytes] | None = None, deletes: Sequence[str] = ()) -> int:
         """Add a row, and `puts` and `deletes` to commit with it; returns the ticket for `durable`."""
+        assert not self._retry.closed, "the session is closed"
         data = _seal(row, self._number, self._seed)
         entries = {row_key(self.session, self._number): data, **(puts or {})}
         gone = [*self._stale, *deletes]
@@ -227,15 +236,15 @@ class Journal:
             await asyncio.wait({self._task}, timeout=self.patience)
 
     def close(self) -> None:
-        """Stop trying again."""
-        self._retry.cancel()
+        """Commit nothing more, but for what is on its way already."""
+        self._retry.close()
 
     def _start(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        while self._pending:
+        while self._pending and not self._retry.closed:
             if self.relaxed:
                 await self._gather()
             self._urgent.clear()

@@ -134,6 +134,13 @@ class PageWriter:
         """Store pages that were made elsewhere.  Raises `StoreError`."""
         self.refs |= await self._blobs.commit(pages)
 
+    def _forget_taken(self) -> None:
+        """Adopted pages that were gone after all are missing: the cache has them, and they are exported."""
+        for page, ref in self._blobs.taken.items():
+            if self.refs.get(page) == ref:
+                del self.refs[page]
+        self._blobs.taken.clear()
+
     def condemn(self, digests: Iterable[bytes]) -> None:
         """Stored bytes that failed their digest: do not refer to them, delete them, write them anew."""
         self._blobs.condemned.update(digests)
@@ -159,14 +166,16 @@ class PageWriter:
         """Try to store everything that is missing, once; `error` says whether that worked."""
         self._retry.cancel()
         self._export_missing()
+        if self._to_try:
+            self._start()
         while self._task is not None and not self._task.done():
             await asyncio.shield(self._task)
         if self._blobs.waiting and self.error is None:
             await self._store([])
 
     def close(self) -> None:
-        """Stop trying again."""
-        self._retry.cancel()
+        """Store nothing more, but for what is on its way already."""
+        self._retry.close()
         self.source = None
 
     def _needed(self) -> list[PageId]:
@@ -223,18 +232,24 @@ class PageWriter:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
-        while self._exports or self._blobs.adopted:
+        while self._exports or self._blobs.adopted or self._to_try:
             batch, self._exports = self._exports[:_MOST_IN_COMMIT], self._exports[_MOST_IN_COMMIT:]
             await self._store(batch)
             self._moved.set()
             self._moved = asyncio.Event()
-            if self.error is not None:
+            if self.error is not None or self._retry.closed:
                 return
             self._export_missing()
+
+    @property
+    def _to_try(self) -> bool:
+        """Whether the store has to be tried even without a page: the one that it refused may be gone."""
+        return self.error is not None and self.source is not None
 
     async def _store(self, batch: list[_Export]) -> None:
         try:
             self.refs |= await self._blobs.commit(await self._ready(batch))
+            self._forget_taken()
             self._drop_unneeded()
             self._retry.reset()
             if self.error is not None:

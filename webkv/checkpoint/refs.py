@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
-from weakref import WeakKeyDictionary
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from webkv.checkpoint.prefix import PageRef, blob_key, holder_key, index_key, page_key
-from webkv.checkpoint.stores import Store, items
-from webkv.errors import DamageError
+from webkv.checkpoint.stores import PatientStore, Store, items
+from webkv.errors import DamageError, StoreError
 
 PageId = tuple[str, int]
 """(layer group, block): a page of a sequence."""
 
-_Locks = WeakKeyDictionary[Store, asyncio.Lock]
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Locks] = WeakKeyDictionary()
+# By the ids of an event loop and a store, both alive as long as someone has the lock or waits for it.
+_locks: WeakValueDictionary[tuple[int, int], asyncio.Lock] = WeakValueDictionary()
 
 
-def alone(store: Store) -> asyncio.Lock:
+@asynccontextmanager
+async def alone(store: Store) -> AsyncIterator[None]:
     """Held from reading who has which pages until what follows from it is committed.
 
     Sessions of one process take turns, so that none deletes what another is about to refer to, or leaves
     bytes to one that leaves them too.  Between processes `sweep` sees to it, and after a crash `collect`.
+    Raises `StoreError` when its turn does not come within the patience of a `PatientStore`.
     """
-    while hasattr(store, "inner"):
-        store = store.inner
-    locks = _locks.setdefault(asyncio.get_running_loop(), WeakKeyDictionary())
-    return locks.setdefault(store, asyncio.Lock())
+    patience = store.patience if isinstance(store, PatientStore) else None
+    while isinstance(inner := getattr(store, "inner", None), Store):
+        store = inner
+    lock = _locks.setdefault((id(asyncio.get_running_loop()), id(store)), asyncio.Lock())
+    try:
+        async with asyncio.timeout(patience):
+            await lock.acquire()
+    except TimeoutError:
+        raise StoreError(f"the store has not answered others for {patience:g} s") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 async def page_refs(store: Store, session: str) -> tuple[dict[PageId, PageRef], list[str]]:

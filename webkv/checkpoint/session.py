@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from webkv.checkpoint.blobs import FullPage
-from webkv.checkpoint.catalog import Summary, evict
+from webkv.checkpoint.catalog import Summary, make_room
 from webkv.checkpoint.identity import Identity
 from webkv.checkpoint.journal import Journal, Walked, exists, first_seed, require_id, walk
 from webkv.checkpoint.pages import PageSource, PageWriter
@@ -241,7 +241,7 @@ class Session:
             self._options.on_status(status)
 
     async def _make_room(self, nbytes: int) -> int:
-        return await evict(self.store, nbytes, keep=self.id)
+        return await make_room(self.store, nbytes, keep=self.id)
 
     # Recovery.
 
