@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.cache.dense import DenseCache
-from tests.support import read_array
+from tests.support import random, read_array
 from webkv.cache import CacheConfig, LayerGroup, PagedKVCache, RopeConfig
 from webkv.gpu import Device
 
@@ -32,9 +32,27 @@ def config(*groups: LayerGroup, **fields: Any) -> CacheConfig:
     return CacheConfig(groups or (group(),), **{**sizes, **fields})
 
 
-def random(seed: int, *shape: int) -> np.ndarray:
-    """Reproducible float32 values."""
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+def poisoned(gpu: Device, made: CacheConfig) -> PagedKVCache:
+    """A cache whose pages are NaN."""
+    cache = PagedKVCache(gpu, made)
+    for layer in made.layers:
+        pages = cache.layer_pages(layer)
+        gpu.write(pages, b"\xff" * pages.size)
+    return cache
+
+
+def fill(cache: PagedKVCache, seq: int, n: int, seed: int = 1) -> None:
+    """Add a sequence of `n` tokens whose keys and values depend on layer and seed alone."""
+    cache.add_sequence(seq)
+    cache.begin_forward([seq], [n])
+    cache.end_forward()
+    for each in cache.config.groups:
+        first = cache.sequence_pages(seq, each.name)[0] * cache.config.page_tokens
+        if first < n:
+            rows = [
+                random(seed + layer, 2, n, each.kv_heads, each.head_dim)[:, first:] for layer in each.layers
+            ]
+            cache.debug_set_kv(seq, first, *np.stack(rows, axis=1), each.name)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

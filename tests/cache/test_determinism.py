@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cache.harness import config, group, random
-from tests.support import device, read_array
+from tests.cache.harness import config, group
+from tests.support import device, random, read_array
 from webkv.cache import CacheConfig, PagedKVCache
 from webkv.gpu import Device
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cache.harness import NO_ROPE, Pair, config, group, random
-from tests.support import cases, device, read_array
+from tests.cache.harness import NO_ROPE, Pair, config, group
+from tests.support import cases, device, random, read_array
 from webkv.cache import CacheConfig, RopeConfig
 
 ROPES = {

@@ -7,8 +7,8 @@ import pytest
 import wgpu
 
 from tests.cache.dense import attend
-from tests.cache.harness import NO_ROPE, TOLERANCE, Pair, config, group, random
-from tests.support import device, read_array, upload
+from tests.cache.harness import NO_ROPE, TOLERANCE, Pair, config, group
+from tests.support import device, random, read_array, upload
 from webkv.cache import PagedKVCache
 from webkv.errors import CacheError
 from webkv.gpu import Device
