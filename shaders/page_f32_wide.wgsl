@@ -1,5 +1,5 @@
 // Pages of f32 in words of 16: one check of an index against the buffer each; strides: multiples of 16.
-// Shifts, as SwiftShader divides lane by lane.
+// Shifts: SwiftShader does these and divisions lane by lane.
 alias Chunk = array<vec4<f32>, 4>;
 #import pages
 
