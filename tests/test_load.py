@@ -42,6 +42,8 @@ async def test_a_file_that_is_not_supported_is_named(
     [
         ({"context": 0}, PromptError, "context is 0, expected 1 to 2048 for tiny llama"),
         ({"context": 2049}, PromptError, "context is 2049, expected 1 to 2048"),
+        ({"context": "9"}, PromptError, "context is '9', expected 1 to 2048"),
+        ({"context": 64.5}, PromptError, "context is 64.5, expected 1 to 2048"),
         ({"sequences": 0}, CacheError, "sequences is 0, expected at least 1"),
         ({"chunk": -1}, CacheError, "chunk is -1, expected at least 1"),
         ({"page_dtype": "q4"}, CacheError, "page_dtype is 'q4', expected one of f32, f16, int8"),

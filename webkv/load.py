@@ -115,8 +115,8 @@ async def load(
     chunk = max(chunk, sequences)  # a decode step has a row for each
     file = open_gguf(source)
     config = read_config(file)
-    if context is not None and not 0 < context <= config.context:
-        raise PromptError(f"context is {context}, expected 1 to {config.context} for {config.name}")
+    if context is not None and not (type(context) is int and 0 < context <= config.context):
+        raise PromptError(f"context is {context!r}, expected 1 to {config.context} for {config.name}")
     context = context or min(config.context, default_context)
     tokenizer = Tokenizer.from_gguf(file)
     weights = file.digest(step("checking the model"))

@@ -27,7 +27,7 @@ from webkv.errors import CacheError, CheckpointError, PromptError
 from webkv.load import Loaded
 from webkv.recovery import STATE, Recovery, begun_elsewhere, layout_facts, mark_pending, opened
 from webkv.sampling import SamplingParams
-from webkv.turns import first_tokens, next_turn, stored_request
+from webkv.turns import first_tokens, next_turn, require_turn, stored_request
 
 _TITLE = 60
 
@@ -114,12 +114,8 @@ class Chat:
         begun = time.monotonic()
         session, differs = await opened(loaded, store, id, recompute, options)
         try:
-            tokens = session.transcript.tokens
-            if not tokens:
-                raise CheckpointError(
-                    f"session {id!r} holds no tokens: {session.damage or 'it is a beginning'}"
-                )
-            conversation = loaded.engine.open(tokens)
+            require_turn(session)
+            conversation = loaded.engine.open(session.transcript.tokens)
         except BaseException:
             await session.close()
             raise

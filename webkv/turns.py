@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from webkv.errors import PromptError
+from webkv.checkpoint import Session
+from webkv.errors import CheckpointError, PromptError
 from webkv.load import Loaded
+from webkv.recovery import STATE
 from webkv.sampling import SamplingParams
 
 Messages = Sequence[Mapping[str, str]]
@@ -43,6 +45,36 @@ def stored_request(
         raise PromptError(f"max_tokens is {max_tokens}, expected at least 1")
     kind = {"prompt": what} if isinstance(what, str) else {"messages": [dict(m) for m in what or ()]}
     return {**kind, "params": asdict(params or SamplingParams()), "max_tokens": max_tokens}
+
+
+def require_turn(session: Session) -> None:
+    """Raise `CheckpointError` unless the session says what going on with its last turn needs.
+
+    Digests hold for any bytes that someone sealed, and a request is free JSON to the rooms below.
+    """
+    transcript, what = session.transcript, f"session {session.id!r}"
+    if not transcript.tokens:
+        raise CheckpointError(f"{what} holds no tokens: {session.damage or 'it is a beginning'}")
+    request = transcript.requests[-1][1] if transcript.requests else {}
+    params, most, messages = (request.get(name) for name in ("params", "max_tokens", "messages"))
+    if not isinstance(params, dict):
+        raise CheckpointError(f"{what}: its request has params {params!r:.60}, expected an object")
+    try:
+        SamplingParams(**params)
+    except (PromptError, TypeError) as error:
+        raise CheckpointError(f"{what}: its request has params {params!r:.200}: {error}") from None
+    if type(most) is not int or most < 1:
+        raise CheckpointError(f"{what}: its request has max_tokens {most!r:.60}, expected at least 1")
+    if "messages" in request and not (
+        isinstance(messages, list) and all(isinstance(m, dict) for m in messages)
+    ):
+        raise CheckpointError(
+            f"{what}: its request has messages {messages!r:.60}, expected a list of objects"
+        )
+    for row in transcript.sampled.values():
+        if row.state and len(row.state) != STATE.size:
+            found = f"found {len(row.state)} bytes, expected {STATE.size}"
+            raise CheckpointError(f"{what}: the sampler's state at token {row.position}: {found}")
 
 
 def next_turn(loaded: Loaded, request: Mapping[str, Any], answer: Sequence[int], text: str) -> Turn:

@@ -147,6 +147,24 @@ async def test_files_that_cannot_be_read_or_written_are_named(tmp_path: Path) ->
     with pytest.raises(StoreError, match="cannot write"):
         await export_session(store, "a", tmp_path / "none" / "a.safetensors")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "b.safetensors.part").mkdir()
+    with pytest.raises(StoreError, match=r"cannot write .*b\.safetensors: Is a directory"):
+        await export_session(store, "a", tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("theirs", ["../b", "", "a\\ud800"])
+async def test_a_file_of_a_session_that_cannot_be_is_refused_under_any_name(
+    theirs: str, tmp_path: Path
+) -> None:
+    store, _ = await stored()
+    path = tmp_path / "a.safetensors"
+    await export_session(store, "a", path)
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<Q", data)
+    header = data[8 : 8 + size].replace(b'"session":"a"', f'"session":"{theirs}"'.encode())
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + size :])
+    with pytest.raises(CheckpointError, match=r"session id is|lone surrogate"):
+        await import_session(MemoryStore(), path, "b")
 
 
 async def test_a_session_may_be_exported_at_any_time_while_it_grows(tmp_path: Path) -> None:

@@ -42,3 +42,13 @@ def test_deeper_values_are_refused(opening: bytes, levels: int) -> None:
 def test_what_is_not_json_is_refused(data: bytes) -> None:
     with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
         parse_json(data)
+
+
+@pytest.mark.parametrize("text", [rb'"\ud800"', rb'{"a\uDC00": 1}', rb'["\ude00\ud83d"]'])
+def test_half_a_character_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match="lone surrogate"):
+        parse_json(text)
+
+
+def test_an_escaped_character_of_two_halves_is_text() -> None:
+    assert parse_json(rb'["\ud83d\ude00", "\\ud83d"]') == ["\U0001f600", r"\ud83d"]

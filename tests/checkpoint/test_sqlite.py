@@ -261,3 +261,18 @@ async def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     async with SqliteStore(tmp_path / name) as store:
         assert await store.items("") == [("a", b"1"), ("b", bytes(LARGE))]
     assert (tmp_path / name).stat().st_size
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_a_path_without_a_name_is_refused(name: str) -> None:
+    with pytest.raises(StoreError, match="is not the name of a file"):
+        SqliteStore(name)
+
+
+async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open"):
+        await SqliteStore(tmp_path).keys("")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(StoreError, match="pipe is not a file"):
+            await SqliteStore(tmp_path / "pipe").keys("")

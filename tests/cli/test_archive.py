@@ -50,3 +50,9 @@ def test_what_is_no_session_is_refused(
     code, _, err = run(capsys, "import", file, "--store", path)
     assert code == 2
     assert len(err.splitlines()) == 1
+
+
+def test_a_name_that_no_file_can_have_is_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "export", "a", path.with_name("n" * 300), "--store", path)
+    assert (code, out) == (2, "")
+    assert err.startswith("webkv: ") and err.endswith(f"{'n' * 300}: File name too long\n")

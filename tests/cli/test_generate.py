@@ -63,6 +63,9 @@ def test_text_goes_to_stdout_and_the_rest_to_stderr(webkv: Runner, model: Path) 
     assert (code, out) == (0, texts(events) + "\n")
     assert "12 tokens (length), " in err
     assert err.endswith("; session s is durable\n")
+    code, _, err = webkv("generate", "--model", model, "--raw", "--max-tokens", 2, "--no-session", PROMPT)
+    assert "2 tokens (length), " in err
+    assert "tokens/s" not in err  # both were shown at once
 
 
 def test_resume_goes_on_and_says_when_there_is_nothing_to_do(webkv: Runner, model: Path) -> None:

@@ -7,8 +7,10 @@ every stored page.  Everything is checked on import as strictly as a store's con
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 import struct
 from collections.abc import Mapping
@@ -21,7 +23,7 @@ from webkv.checkpoint.journal import first_seed, follow, require_id, row_key, se
 from webkv.checkpoint.nesting import parse_json
 from webkv.checkpoint.prefix import Chains, blob_key, variants
 from webkv.checkpoint.record import DIGEST_BYTES, Header, Row
-from webkv.checkpoint.refs import page_refs
+from webkv.checkpoint.refs import alone, page_refs
 from webkv.checkpoint.stores import SessionLock, Store, items
 from webkv.checkpoint.transcript import Transcript
 from webkv.errors import CheckpointError, DamageError, StoreError
@@ -69,9 +71,12 @@ def _write(path: Path, facts: Mapping[str, str], tensors: Mapping[str, bytes]) -
             file.write(struct.pack("<Q", len(text)) + text)
             for data in tensors.values():
                 file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # its session may be deleted next
         part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
     return 8 + len(text) + at
 
@@ -85,8 +90,9 @@ async def import_session(store: Store, path: Path, session: str | None = None) -
     facts, tensors = _read(path)
     theirs = facts["session"]
     name = theirs if session is None else session
-    require_id(name)
-    async with SessionLock(store, name):
+    for id in (theirs, name):
+        require_id(id)
+    async with SessionLock(store, name), alone(store):
         if await store.keys(row_key(name, 0)):
             raise CheckpointError(f"session {name!r} exists")
         transcript, rows = _rows(theirs, tensors.pop("journal"))

@@ -1,4 +1,7 @@
-"""JSON from outside, parsed only if it is not nested deeply: a browser's Python dies of deep recursion."""
+"""JSON from outside, parsed only if it is not nested deeply: a browser's Python dies of deep recursion.
+
+Nor may it spell half of a character, which could never be written again.
+"""
 
 from __future__ import annotations
 
@@ -22,4 +25,10 @@ def parse_json(data: bytes) -> Any:
             depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(part[0], 0)
             if depth > MAX_NESTING:
                 raise ValueError(f"JSON nested more than {MAX_NESTING} levels deep")
-    return json.loads(data.decode())
+    value = json.loads(data.decode())
+    if b"\\u" in data:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("JSON with a lone surrogate, which is no text") from error
+    return value

@@ -47,6 +47,8 @@ class SqliteStore:
         self, path: str | os.PathLike[str] | None = None, quota: int | None = None, large: int = LARGE
     ) -> None:
         self.path = default_path() if path is None else Path(path)
+        if not self.path.name:
+            raise StoreError(f"{str(self.path)!r} is not the name of a file")
         self.quota = quota
         self.large = large
         self.files = ValueFiles(self.path.with_name(self.path.name + ".values"))

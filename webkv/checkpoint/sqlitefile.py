@@ -43,7 +43,7 @@ def open_file(path: Path, held: ExitStack) -> tuple[sqlite3.Connection, bool]:
     try:
         return _writable(path), True
     except OSError as error:
-        if error.errno not in _NOT_WRITABLE or not path.exists():
+        if error.errno not in _NOT_WRITABLE or not os.path.exists(path):
             raise StoreError(f"cannot open {path}: {error.strerror}") from error
     except sqlite3.OperationalError as error:
         if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
@@ -71,6 +71,8 @@ def _uri(path: Path, query: str) -> str:
 def _writable(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if not path.is_file():  # SQLite would wait at a pipe, and leave a file beside a device
+        raise StoreError(f"{path} is not a file")
     db = _connect(_uri(path, "mode=rw"))
     try:
         made = _check(db, path)

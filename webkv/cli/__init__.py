@@ -28,6 +28,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("webkv: interrupted", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
+        if error.filename is not None:
+            print(f"webkv: {error.filename}: {error.strerror}", file=sys.stderr)
+            return BAD_INPUT
         # stdout failed; keep the interpreter from complaining that it cannot flush it as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader went away: `webkv ... | head`

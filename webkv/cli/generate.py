@@ -59,9 +59,10 @@ async def resume(arguments: Namespace) -> int:
 
 async def _resume(arguments: Namespace, store: Store) -> int:
     facts = (await walk(store, arguments.id)).transcript.facts
+    path = facts["path"] if isinstance(facts.get("path"), str) else None
     with Steps() as steps:
         loaded = await load(
-            locate(arguments.model or facts.get("path")), device_name=arguments.device,
+            locate(arguments.model or path), device_name=arguments.device,
             page_dtype=facts.get("page_dtype", "f16"), context=facts.get("context"), progress=steps.step,
         )  # fmt: skip
         _ready(arguments)
@@ -208,7 +209,8 @@ def _report(
 ) -> None:
     begun, first, ended, made = timing
     transcript, device = chat.session.transcript, chat.loaded.engine.device.facts.name
-    speed = (made - 1) / (ended - first) if made > 1 else 0.0
+    # The first token is stored while the second is computed, and the last one's storing waits for nothing.
+    speed = (made - 2) / (ended - first) if made > 2 else 0.0
     if arguments.json:
         emit(
             "end", session=chat.id, finish=chat.finished, tokens=transcript.tokens, pages=pages,
@@ -219,7 +221,8 @@ def _report(
     show("\n")
     kept = "nothing is kept" if getattr(arguments, "no_session", False) else f"session {chat.id} is {status}"
     if made:
-        took = f"{speed:.1f} tokens/s after {human_time(first - begun)} to the first, on {device}"
+        took = f"{human_time(first - begun)} to the first, on {device}"
+        took = f"{speed:.1f} tokens/s after {took}" if speed else took
         note(f"{made} tokens ({chat.finished}), {took}; {kept}")
     else:
         note(f"this answer was complete already ({chat.finished}); {kept}")
