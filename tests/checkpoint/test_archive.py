@@ -9,6 +9,7 @@ import pytest
 from tests.checkpoint.toy import ToyEngine, identity, prompt
 from webkv.checkpoint import MemoryStore, Session, verify
 from webkv.checkpoint.archive import export_session, import_session
+from webkv.checkpoint.journal import row_key
 from webkv.errors import CheckpointError, DamageError, StoreError, WebkvError
 
 MODEL = identity(None, 5)
@@ -43,6 +44,40 @@ async def test_a_session_moves_in_one_file(name: str | None, tmp_path: Path) -> 
     await again.session.close()
     assert await other.keys("p/") == await store.keys("p/")
     assert await other.keys("x/") == await store.keys("x/")
+
+
+async def test_a_session_that_grows_meanwhile_is_exported_as_it_was(tmp_path: Path) -> None:
+    class Growing(MemoryStore):
+        """More is stored between reading the rows and the pages."""
+
+        async def items(self, prefix: str) -> list[tuple[str, bytes]]:
+            if prefix == "s/a/p/":
+                await engine.turn(prompt(2, 9), 4)
+                await engine.session.flush()
+            return await super().items(prefix)
+
+    store = Growing()
+    engine = ToyEngine(await Session.create(store, MODEL, id="a"))
+    await engine.restore()
+    await engine.turn(prompt(1, 6), 7)
+    await engine.session.flush()
+    tokens = list(engine.tokens)
+    await export_session(store, "a", tmp_path / "a.safetensors")
+    assert len(engine.tokens) > len(tokens)
+    other = MemoryStore()
+    await import_session(other, tmp_path / "a.safetensors")
+    assert (await resumed(other))[0].tokens == tokens
+
+
+async def test_pages_after_a_damaged_row_are_left_out(tmp_path: Path) -> None:
+    store, engine = await stored()
+    await store.commit({row_key("a", 8): b"damaged"})
+    await export_session(store, "a", tmp_path / "a.safetensors")
+    other = MemoryStore()
+    await import_session(other, tmp_path / "a.safetensors")
+    again, _ = await resumed(other)
+    assert again.tokens == engine.tokens[: len(again.tokens)]
+    assert 4 < len(again.tokens) < len(engine.tokens)
 
 
 async def test_the_file_opens_with_the_safetensors_library(tmp_path: Path) -> None:

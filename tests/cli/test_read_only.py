@@ -97,6 +97,21 @@ def test_a_read_only_store_is_listed_and_read(store: Path, tmp_path: Path, left:
         assert refused.stderr.count("\n") == 1
 
 
+def test_somebody_elses_store_is_listed_and_read(store: Path) -> None:
+    if os.geteuid() or shutil.which("setpriv") is None:
+        pytest.skip("only root, without its powers, can read what it may not write by permission alone")
+    assert run(sys.executable, "-c", CUT_OFF, str(store)).returncode == 0
+    for path in (store.parent, *store.parent.rglob("*")):
+        os.chown(path, 12345, 12345)
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    powerless = "setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"
+    for left in ("cut off", "closed"):
+        listed = run(*powerless, *webkv("sessions", "--verify", "--json", "--store", store))
+        assert (listed.returncode, listed.stderr) == (0, ""), left
+        assert json.loads(listed.stdout)["problems"] == []
+        run(*webkv("gc", "--store", store))  # root closes it
+
+
 def test_a_session_in_a_read_only_store_goes_on_and_says_that_it_is_not_kept(
     store: Path, model: Path, tmp_path: Path
 ) -> None:

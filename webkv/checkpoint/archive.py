@@ -37,14 +37,18 @@ _MOST_TENSORS = 1 << 20
 async def export_session(store: Store, session: str, path: Path) -> int:
     """Write a session to `path`, whole or not at all; returns the file's size in bytes.
 
-    Damaged rows and pages are left out.  Raises `CheckpointError` if there is no such session, `StoreError`
+    Damaged rows and pages are left out, and pages of later tokens than the rows have, which a session in use
+    may store meanwhile.  Raises `CheckpointError` if there is no such session, `StoreError`
     if the file cannot be written.
     """
     walked = await walk(store, session)
     rows = [data for _, data in (await items(store, f"s/{session}/j/"))[: walked.rows]]
     tensors = {"journal": b"".join(_LENGTH.pack(len(row)) + row for row in rows)}
     refs, _ = await page_refs(store, session)
+    keys = _chain_keys(walked.transcript)
     for (group, block), ref in sorted(refs.items()):
+        if keys.get(group, [])[block : block + 1] != [ref.chain]:
+            continue
         data = await store.get(blob_key(ref.digest))
         if data is not None and await digest_of(data) == ref.digest:
             tensors[f"page.{group}.{block:08}.{_check(ref.chain, ref.digest)}"] = data
@@ -131,14 +135,13 @@ async def _pages(
     """Entries for the pages of a file; each must belong to the journal's tokens, and have its very bytes."""
     identity = transcript.identity
     assert identity is not None
-    chains, size = Chains(identity), identity.page_tokens
-    chains.extend(transcript.tokens[: transcript.computed])
+    chains, size = _chain_keys(transcript), identity.page_tokens
     modes = bytes(transcript.modes)
     kinds = variants(modes, size)
     pages = []
     for name, data in tensors.items():
         group, block, check = _page_id(name)
-        keys = chains.keys.get(group, [])
+        keys = chains.get(group, [])
         if block >= len(keys) or len(data) != identity.group(group).page_bytes:
             raise DamageError(f"tensor {name!r}: found {len(data)} bytes, which fit no page of the journal")
         digest = await digest_of(data)
@@ -148,6 +151,14 @@ async def _pages(
         pages.append(FullPage((group, block), keys[block], kinds[block], own, data, digest))
     puts, _ = await Blobs(store, session, identity, None, None).entries(pages)
     return puts
+
+
+def _chain_keys(transcript: Transcript) -> dict[str, list[bytes]]:
+    """The key of every full block of computed tokens, by layer group."""
+    assert transcript.identity is not None
+    chains = Chains(transcript.identity)
+    chains.extend(transcript.tokens[: transcript.computed])
+    return chains.keys
 
 
 def _check(chain: bytes, digest: bytes) -> str:

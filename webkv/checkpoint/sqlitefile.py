@@ -24,6 +24,8 @@ _APPLICATION = 0x776B7631  # "wkv1": tells our file from any other SQLite file
 _BUSY_SECONDS = 10.0
 _PAGE_BYTES = 1024
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+# SQLite says the second where a folder's permissions forbid the log, the first where the disk is read-only.
+_NO_LOG = ("SQLITE_CANTOPEN", "SQLITE_READONLY")
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY NOT NULL, value BLOB NOT NULL)",
     # Large values are files of their own, `valuefiles.py`.
@@ -46,7 +48,7 @@ def open_file(path: Path, held: ExitStack) -> tuple[sqlite3.Connection, bool]:
         if error.errno not in _NOT_WRITABLE or not os.path.exists(path):
             raise StoreError(f"cannot open {path}: {error.strerror}") from error
     except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        if not error.sqlite_errorname.startswith(_NO_LOG):
             raise
     return _readable(path, held), False
 
@@ -122,7 +124,7 @@ def _readable(path: Path, held: ExitStack) -> sqlite3.Connection:
     try:
         return _checked(_connect(_uri(path, "mode=ro")), path)
     except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith("SQLITE_CANTOPEN"):
+        if not error.sqlite_errorname.startswith(_NO_LOG):
             raise
     log = path.with_name(path.name + "-wal")
     try:
