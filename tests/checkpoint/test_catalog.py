@@ -169,3 +169,24 @@ async def test_verify_reads_everything() -> None:
     assert len(problems) == 2
     assert problems[0].startswith("row 3: ")
     assert problems[1].endswith("does not fit its digest")
+
+
+async def test_pages_that_a_session_in_use_lets_go_of_are_no_damage() -> None:
+    class Moving(MemoryStore):
+        """More is computed, and pages leave the window, between reading references and bytes."""
+
+        async def items(self, prefix: str) -> list[tuple[str, bytes]]:
+            found = await super().items(prefix)
+            if prefix == "s/a/p/" and engine.session.transcript.end == "length":
+                await engine.turn(prompt(2, 20), 4)
+                await engine.session.flush()
+            return found
+
+    store = Moving()
+    engine = ToyEngine(await Session.create(store, identity(5), id="a"))
+    await engine.restore()
+    await engine.turn(prompt(1, 9), 4)
+    await engine.session.flush()
+    before = set(await store.keys("p/"))
+    assert (await verify(store, "a")).problems == ()
+    assert not before <= set(await store.keys("p/"))

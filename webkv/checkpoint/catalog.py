@@ -8,7 +8,7 @@ from typing import Any
 
 from webkv.checkpoint.blobs import digest_of
 from webkv.checkpoint.journal import walk
-from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key
+from webkv.checkpoint.prefix import PageRef, PrefixEntry, blob_key, holder_key, page_key
 from webkv.checkpoint.record import LAYOUTS, Kind, pack_json, seal, seed_of, unpack_json, unseal
 from webkv.checkpoint.refs import PageId, alone, page_refs, release, sweep
 from webkv.checkpoint.stores import SessionLock, Store, items
@@ -146,6 +146,8 @@ async def verify(store: Store, session: str) -> Verdict:
     for (group, block), ref in sorted(refs.items()):
         data = await store.get(blob_key(ref.digest))
         if data is None or await digest_of(data) != ref.digest:
+            if not await store.keys(page_key(session, group, block)):
+                continue  # a session in use let go of it meanwhile
             what = "is missing" if data is None else "does not fit its digest"
             problems.append(f"page {block} of layer group {group!r} {what}")
         else:
