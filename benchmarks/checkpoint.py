@@ -6,7 +6,7 @@ llama.cpp saves and restores its whole state next to it.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ KV = "the KV bytes of the tokens kept"
 PLAIN = "the same run without a session"
 GOALS = (
     Goal(PLAIN, 0.97, "decode with exact durability", lambda row: "exact" in row.case),
-    Goal(RAW, 0.9, "exporting pages", lambda row: "export" in row.case),
+    Goal(RAW, 0.9, "exporting a chat's pages", lambda row: "neighbours" in row.case),
     Goal(ANEW, 20.0, "resuming", lambda row: row.case.startswith("resume"), min),
     Goal(KV, 1 / 1.05, "bytes written", lambda row: row.case.startswith("bytes"), min),
 )
@@ -64,9 +64,11 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
     if isinstance(model, Row):
         yield model
         return
+    bench.say("exporting pages")
+    yield await exporting(model, [-1])
+    yield await exporting(model, [-1, -2])
     bench.say("SmolLM2 with and without a session")
     yield await durability(model)
-    yield await exporting(model)
     with model.peer() as peer:
         for length in TOKENS[bench.full]:
             async for row in resuming(model, length):
@@ -106,15 +108,19 @@ async def durability(model: Opened) -> Row:
     )  # fmt: skip
 
 
-async def exporting(model: Opened) -> Row:
-    """Pages in the order a session stores them, against one buffer of the same size."""
+async def exporting(model: Opened, sequences: Sequence[int]) -> Row:
+    """Pages of the first of `sequences`, which grow in turn, against one buffer of the same size.
+
+    Those of one that grows alone are neighbours, and go in one copy per layer.
+    """
     bench, loaded = model.bench, model.loaded
     cache, identity = loaded.engine.cache, loaded.identity
-    cache.add_sequence(-1)
-    for _ in range(EXPORTED * identity.page_tokens // 128):
-        cache.begin_forward([-1], [128])
+    for seq in sequences:
+        cache.add_sequence(seq)
+    for seq in [*sequences] * EXPORTED:
+        cache.begin_forward([seq], [identity.page_tokens])
         cache.end_forward()
-    pages = CachePages(cache, -1, identity)
+    pages = CachePages(cache, sequences[0], identity)
     wanted = [(group.name, block) for group in identity.groups for block in range(EXPORTED)]
     nbytes = EXPORTED * sum(group.page_bytes for group in identity.groups)
     buffer = bench.device.buffer(nbytes, label="as many bytes")
@@ -131,11 +137,13 @@ async def exporting(model: Opened) -> Row:
 
     work = [Candidate(RAW, read), Candidate("export", export)]
     compared = await compare(work, ROUNDS, 3 * bench.budget_s, bench.clock)
-    cache.remove_sequence(-1)
+    for seq in sequences:
+        cache.remove_sequence(seq)
     bench.device.release(buffer)
     wall = compared.ms("export", "wall")
+    where = "neighbours" if len(sequences) == 1 else "scattered"
     return Row(
-        f"export {EXPORTED} pages", compared.ms("export"), wall, f"{nbytes / wall / 1e6:.2f} GB/s",
+        f"export {EXPORTED} pages, {where}", compared.ms("export"), wall, f"{nbytes / wall / 1e6:.2f} GB/s",
         ratios={RAW: compared.speedup("export", RAW)}, note=f"{nbytes >> 20} MiB",
     )  # fmt: skip
 
