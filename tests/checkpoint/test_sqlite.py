@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -252,6 +253,40 @@ async def test_a_disk_without_room_for_a_large_value_is_said(tmp_path: Path) -> 
         assert refused.value.needed == 200_001
         assert list(store.files.folder.iterdir()) == []
         assert await store.items("") == [("a", b"kept")]
+
+
+FILL = """
+import asyncio, sys
+from webkv.checkpoint import SqliteStore
+from webkv.errors import StoreFullError
+
+async def main():
+    async with SqliteStore(sys.argv[1]) as store:
+        try:
+            for at in range(0, 100_000, 100):
+                await store.commit({f"s/a/j/{at + row:010}": bytes(90) for row in range(100)})
+        except StoreFullError as error:
+            print(error)
+    async with SqliteStore(sys.argv[1]) as store:
+        await store.commit({}, await store.keys("s/"))
+        await store.compact()
+        await store.commit({"again": bytes(90)})
+        print(await store.keys(""))
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_has_room_for_deleting(tmp_path: Path) -> None:
+    mount = "unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=8m none "$0" && exec "$@"', str(tmp_path)
+    if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True).returncode:
+        pytest.skip("only root can make a small disk")
+    line = [*mount, sys.executable, "-c", FILL, str(tmp_path / "sessions.db")]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"no room in {tmp_path / 'sessions.db'}: the disk is full", "['again']",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["a b?c#d%41.db", "ünï 🙂.db", os.fsdecode(b"not-utf8-\xff.db")])

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import sqlite3
 
 LARGE = 64 << 10
+# What is left of a full disk, so that the log has room for what deleting writes: about as much as the rows
+# have, 160 bytes for each token.
+_SPARE = 4 << 20
 _LAST_KEY = "\U0010ffff"
 _TABLES = ("entries", "files")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -195,6 +198,8 @@ class SqliteStore:
             raise StoreError(f"{self.path} is read-only")
         names: dict[str, str] = {}
         try:
+            if not deletes and shutil.disk_usage(self.path.parent).free < _SPARE:
+                raise StoreFullError(f"no room in {self.path}: the disk is full", payload_bytes(puts))
             self._synchronize(db, durability)
             db.execute("BEGIN IMMEDIATE")
             large = {key: data for key, data in puts.items() if len(data) >= self.large}
