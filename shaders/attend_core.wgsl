@@ -42,15 +42,6 @@ fn team(lane: u32) -> u32 {
     return 0u;
 }
 
-// ROWS, as no grid is that wide: a loop of a length that the compiler knows would be unrolled, for seconds.
-fn rows_of(grid: u32) -> u32 {
-    return ROWS + (grid >> 16u);
-}
-
-fn exp2_0(x: f32) -> f32 {
-    return select(exp2(x), 1.0, x == 0.0);  // exactly 1, or a tile a row does not see would change it
-}
-
 // A head of 4 more dims than a multiple of 8 ends in the middle of a block.
 fn zero_tail(x: mat2x4<f32>, d: u32) -> mat2x4<f32> {
     if (HEAD_DIM % 8u != 0u && d + 8u > HEAD_DIM) {

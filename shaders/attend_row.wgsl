@@ -1,3 +1,5 @@
+// What both cores, attend_core and quad_core, need of rows.
+
 // What a core's `begin` asks for; `query`: where it starts, in vec4; `record`: the number to store it at.
 struct Row {
     query: u32,
@@ -5,4 +7,13 @@ struct Row {
     first: i32,  // sees keys first .. end - 1
     end: i32,
     mine: i32,   // see attend_mask_tree
+}
+
+// ROWS, as no grid is that wide: a loop of a length that the compiler knows would be unrolled, for seconds.
+fn rows_of(grid: u32) -> u32 {
+    return ROWS + (grid >> 16u);
+}
+
+fn exp2_0(x: f32) -> f32 {
+    return select(exp2(x), 1.0, x == 0.0);  // exactly 1, or a tile a row does not see would change it
 }

@@ -53,15 +53,6 @@ fn dim_of(unit: u32, lane: u32) -> u32 {
     return unit * 32u + lane % 4u * 8u;
 }
 
-// ROWS, as no grid is that wide: a loop of a length that the compiler knows would be unrolled, for seconds.
-fn rows_of(grid: u32) -> u32 {
-    return ROWS + (grid >> 16u);
-}
-
-fn exp2_0(x: f32) -> f32 {
-    return select(exp2(x), 1.0, x == 0.0);  // exactly 1, or a tile a row does not see would change it
-}
-
 // Units are whole here.
 fn zero_tail(x: mat2x4<f32>, d: u32) -> mat2x4<f32> {
     return x;
