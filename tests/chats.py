@@ -25,8 +25,7 @@ async def tiny(model: Path, **options: Any) -> Loaded:
 async def copy_of(store: MemoryStore) -> MemoryStore:
     """What a crash at this moment would leave."""
     left = MemoryStore()
-    keys = await store.keys("")
-    await left.commit({key: value for key in keys if (value := await store.get(key)) is not None})
+    await left.commit(dict(await store.items("")))
     return left
 
 

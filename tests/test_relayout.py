@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests import chats
+from tests.chats import HOT, finished
 from tests.models.tiny import Kind, write_tiny_gemma3, write_tiny_llama
-from tests.support import device
 from webkv.cache import PagedKVCache
 from webkv.checkpoint import MemoryStore, sessions
 from webkv.checkpoint.prefix import blob_key
@@ -18,12 +19,10 @@ from webkv.checkpoint.refs import page_refs
 from webkv.engine import Engine
 from webkv.errors import IdentityError
 from webkv.layout import Held, PageLayout, plan
-from webkv.load import Loaded, identity_of, load
+from webkv.load import Loaded, identity_of
 from webkv.resume import Chat
-from webkv.sampling import SamplingParams
 
 PROMPT = "the quick brown fox jumps over the lazy dog and runs into the dark forest of the night"
-PARAMS = SamplingParams(temperature=1.0, seed=7)
 TOKENS = 40
 WRITERS = {"llama": partial(write_tiny_llama, d_ff=96, kind=Kind.Q8_0), "gemma3": write_tiny_gemma3}
 
@@ -32,7 +31,7 @@ async def tiny(folder: Path, kind: str = "llama", **options: Any) -> Loaded:
     path = folder / f"{kind}.gguf"
     if not path.exists():
         WRITERS[kind](path)
-    return await load(path, device=await device(), **{"context": 256, "sequences": 2, **options})
+    return await chats.tiny(path, **options)
 
 
 def rearranged(loaded: Loaded, **layout: Any) -> Loaded:
@@ -52,21 +51,12 @@ async def other(folder: Path, kind: str, layout: str) -> Loaded:
 
 async def begun(loaded: Loaded, store: MemoryStore, id: str = "s", drawn: int = TOKENS) -> Chat:
     """A chat with its answer's first `drawn` tokens."""
-    chat = await Chat.begin(loaded, store, prompt=PROMPT, params=PARAMS, max_tokens=TOKENS, id=id)
+    chat = await Chat.begin(loaded, store, prompt=PROMPT, params=HOT, max_tokens=TOKENS, id=id)
     events = chat.generate()
     for _ in range(drawn):
         await anext(events)
     await events.aclose()
     return chat
-
-
-async def finished(chat: Chat) -> tuple[list[int], dict[str, str]]:
-    """All tokens of a chat, once its answer is complete, and its page digests; closes it."""
-    async for _ in chat.generate():
-        pass
-    found = chat.conversation.tokens, await chat.page_digests()
-    await chat.close()
-    return found
 
 
 LAYOUTS = [
@@ -174,7 +164,7 @@ async def test_another_dtype_is_refused_by_field_and_computed_anew_when_asked(tm
 @pytest.mark.parametrize("cut", [0, 70, 90])
 async def test_other_weights_go_on_from_the_tokens_though_cut_off_half_way(tmp_path: Path, cut: int) -> None:
     write_tiny_llama(tmp_path / "other.gguf", seed=1, d_ff=96, kind=Kind.Q8_0)
-    other = await load(tmp_path / "other.gguf", device=await device(), context=256, sequences=2, chunk=16)
+    other = await chats.tiny(tmp_path / "other.gguf", chunk=16)
     old, store = await tiny(tmp_path), MemoryStore()
     chat = await begun(old, store, drawn=30)
     drawn = chat.answer

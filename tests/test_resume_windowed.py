@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.chats import copy_of, tiny
 from tests.models.tiny import write_tiny_gemma3
-from tests.support import device
 from webkv.checkpoint import MemoryStore
-from webkv.load import Loaded, load
+from webkv.load import Loaded
 from webkv.resume import Chat
 
 WINDOW = 32
@@ -22,7 +22,7 @@ async def start(path: Path) -> Loaded:
     """A tiny Gemma 3 on a cache of its own: what a process has just after it began."""
     model = path / "tiny.gguf"
     write_tiny_gemma3(model, window=WINDOW)
-    return await load(model, device=await device(), context=256, sequences=2)
+    return await tiny(model)
 
 
 async def begin(loaded: Loaded, store: MemoryStore) -> Chat:
@@ -36,13 +36,6 @@ async def finish(chat: Chat) -> tuple[list[int], dict[str, str]]:
     return chat.conversation.tokens, await chat.page_digests()
 
 
-async def copied(store: MemoryStore) -> MemoryStore:
-    """What another process finds in the store after this one was killed."""
-    made = MemoryStore()
-    await made.commit(dict(await store.items("")))
-    return made
-
-
 @pytest.mark.parametrize("drawn", [1, 23, 59])
 async def test_killed_past_the_window_and_resumed(tmp_path: Path, drawn: int) -> None:
     store = MemoryStore()
@@ -51,7 +44,7 @@ async def test_killed_past_the_window_and_resumed(tmp_path: Path, drawn: int) ->
     async for _ in chat.generate():
         count += 1
         if count == drawn:
-            killed = await copied(store)
+            killed = await copy_of(store)
     resumed = await Chat.resume(await start(tmp_path), killed, "s")
     assert resumed.recovery.pages > 0 or drawn == 1  # by then pages may still be on their way
     assert await finish(resumed) == (chat.conversation.tokens, await chat.page_digests())
