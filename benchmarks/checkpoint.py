@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from benchmarks.harness import Bench, Candidate, Goal, Row, compare
+from benchmarks.harness import Bench, Candidate, Cost, Goal, Row, compare
 from benchmarks.peers.llamacpp import NAME, LlamaCpp
 from benchmarks.smollm2 import Opened, open_smollm2, prompt
 from webkv.checkpoint import SqliteStore, delete
@@ -168,11 +169,10 @@ async def resuming(model: Opened, length: int) -> AsyncIterator[Row]:
                 resumes.append(resume)
                 await again.close()
             await delete(store, chat.id)
-    clock = bench.clock == "wall"
-    resume = sorted(resumes, key=lambda cost: cost[clock])[RESUMES // 2]
+    resume = sorted(resumes, key=attrgetter(bench.clock))[RESUMES // 2]
     yield Row(
-        f"resume {kept} tokens", 1e3 * resume[0], 1e3 * resume[1],
-        ratios={ANEW: prefill[clock] / resume[clock]}, note=str(again.recovery),
+        f"resume {kept} tokens", 1e3 * resume.cpu, 1e3 * resume.wall,
+        ratios={ANEW: prefill.over(resume, bench.clock)}, note=str(again.recovery),
     )  # fmt: skip
     yield Row(
         f"bytes written for {kept} tokens", rate=f"{written / kv:.3f} per KV byte", ratios={KV: kv / written},
@@ -197,23 +197,22 @@ async def whole_state(model: Opened, peer: LlamaCpp, length: int) -> AsyncIterat
     prefill, _ = await timed(run(lambda: peer.compute(prompt(length), 1, cached=False)))
     save, written = await timed(run(peer.save))
     restore, _ = await timed(run(peer.restore))
-    clock = model.bench.clock == "wall"
     yield Row(
-        f"{NAME}: save {length} tokens", 1e3 * save[0], 1e3 * save[1],
+        f"{NAME}: save {length} tokens", 1e3 * save.cpu, 1e3 * save.wall,
         f"{written / model.kv_bytes(length):.3f} per KV byte",
         note=f"{written >> 20} MiB, each time it is saved",
     )  # fmt: skip
     yield Row(
-        f"{NAME}: restore {length} tokens", 1e3 * restore[0], 1e3 * restore[1],
-        ratios={ANEW: prefill[clock] / restore[clock]},
+        f"{NAME}: restore {length} tokens", 1e3 * restore.cpu, 1e3 * restore.wall,
+        ratios={ANEW: prefill.over(restore, model.bench.clock)},
     )  # fmt: skip
 
 
-async def timed(work: Awaitable[T]) -> tuple[tuple[float, float], T]:
-    """(CPU seconds, wall seconds), and what the work made."""
+async def timed(work: Awaitable[T]) -> tuple[Cost, T]:
+    """What the work cost, and what it made."""
     cpu, wall = time.process_time(), time.perf_counter()
     made = await work
-    return (time.process_time() - cpu, time.perf_counter() - wall), made
+    return Cost(time.process_time() - cpu, time.perf_counter() - wall), made
 
 
 async def drain(events: AsyncIterator[Any]) -> None:

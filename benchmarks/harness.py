@@ -38,6 +38,10 @@ class Cost:
     cpu: float
     wall: float
 
+    def over(self, other: Cost, clock: str) -> float:
+        """How many times as much as `other` by that clock."""
+        return float(getattr(self, clock) / getattr(other, clock))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -53,7 +57,7 @@ class Comparison:
     def speedup(self, name: str, over: str) -> float:
         """How many times cheaper `name` is than `over`: the median of the rounds' quotients."""
         pairs = zip(self.costs[name], self.costs[over], strict=True)
-        return median(getattr(b, self.clock) / getattr(a, self.clock) for a, b in pairs)
+        return median(b.over(a, self.clock) for a, b in pairs)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ _NEEDS = {"webkv": ["numpy", "wgpu", "jinja2"], "jinja2": ["markupsafe"]}
 # Where a deployed page finds Pyodide and its numpy when no copy is served beside it.
 CDN = "https://cdn.jsdelivr.net/pyodide/v{}/full/"
 
+
 @dataclass(frozen=True)
 class Site:
     """The parts of a page: the files of `web/`, a Pyodide folder (None: the CDN's) and wheels."""

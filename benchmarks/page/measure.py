@@ -23,9 +23,7 @@ async def encoding(dispatches: int, rounds: int) -> list[float]:
     device = await open_device()
     buffers = [device.buffer(256) for _ in range(dispatches)]
     compute = {"module": device.raw.create_shader_module(code=NOTHING), "entry_point": "main"}
-    kernel = Kernel(
-        "nothing", device.raw.create_compute_pipeline(layout="auto", compute=compute), device
-    )
+    kernel = Kernel("nothing", device.raw.create_compute_pipeline(layout="auto", compute=compute), device)
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -92,8 +90,7 @@ async def read_files(names: list[str], nbytes: int) -> None:
 async def opened(name: str) -> Any:
     """A handle on a file, made if there is none."""
     from js import navigator
-    from pyodide.code import run_js
 
     folder = await navigator.storage.getDirectory()
-    file = await run_js("(folder, name) => folder.getFileHandle(name, { create: true })")(folder, name)
+    file = await folder.getFileHandle(name, create=True)
     return await file.createSyncAccessHandle()
