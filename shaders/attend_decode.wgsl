@@ -1,8 +1,8 @@
 // out = softmax(q k^T * SM_SCALE) v for one query row per sequence, over pages (split-KV: Flash-Decoding).
 //   q[sequences][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
 //   The last tokens are in their pages, or the import at `append` writes them.
-// One workgroup = one tile of keys of one KV head, for ROWS of its GROUP query heads.
-// Grid: (tiles, KV_HEADS * ceil(GROUP / ROWS), sequences).
+// One workgroup = one part of the slots of one KV head, for ROWS of its GROUP query heads; `part` says which.
+// Grid: (parts, KV_HEADS * ceil(GROUP / ROWS), sequences).
 #import page
 #import page_table
 #import page_strides
@@ -15,12 +15,20 @@
 #import attend_walk
 #import key
 #import store
+#import part
 
 override GROUP: u32;
 override KV_HEADS: u32;
 override WINDOW: i32 = 0;
 override Q_STRIDE: u32;
 override SPLIT: i32;
+
+struct Part {
+    begins: i32,  // slots begins .. ends - 1
+    ends: i32,
+    number: u32,
+    there: bool,
+}
 
 fn sees(row: u32, key: vec4<i32>) -> vec4<bool> {
     return (key >= vec4<i32>(first_key[row])) & (key < vec4<i32>(end_key[row]));
@@ -51,25 +59,24 @@ fn main(
     let keys = keys_of(sequence, grid.z);
     let first = select(0, max(keys.length - WINDOW, 0), WINDOW > 0);
     let low = slot_of_key(keys, first);
-    let split = (keys.start + low) / SPLIT + i32(group.x);
-    let begins = max(split * SPLIT - keys.start, low);
-    let ends = min((split + 1) * SPLIT - keys.start, keys.slots);
-    if (begins >= keys.slots && group.x > 0u) {
+    let part = part_of(keys, low, i32(group.x));
+    if (!part.there) {
         return;
     }
     head0 = kv_head * GROUP + group.y % parts * ROWS;
     group_end = (kv_head + 1u) * GROUP;
     q_row = sequence;
-    out_row = group.x * grid.z + sequence;
+    out_row = part.number * grid.z + sequence;
     seen = vec2<i32>(first, keys.length);
     let count = rows_of(grid.x);
-    append_token(keys, kv_head, keys.length > 0 && ends == keys.slots, lane, count);
+    append_token(keys, kv_head, keys.length > 0 && part.ends == keys.slots, lane, count);
     begin(lane, count);
     if (keys.length > 0) {
-        let last = (keys.start + ends - 1) / TILE;
-        for (var tile = (keys.start + begins) / TILE; tile <= last; tile++) {
-            attend_tile(keys, kv_head, tile * TILE - keys.start, low, keys.slots, lane, count);
+        let last = (keys.start + part.ends - 1) / TILE;
+        for (var tile = (keys.start + part.begins) / TILE; tile <= last; tile++) {
+            attend_tile(keys, kv_head, tile * TILE - keys.start, part.begins, part.ends, lane, count);
         }
     }
     finish(lane, count);
+    end_part(part.number, grid.z, lane, count);
 }

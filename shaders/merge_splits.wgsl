@@ -1,5 +1,5 @@
-// out = sum_t 2^(m_t - m) acc_t / sum, sum = sum_t 2^(m_t - m) l_t over tiles t; lse = m + log2(sum).
-//   scratch[tile][sequence][head][1 + V_DIM / 4] vec4: (m, l, 0, 0), then acc; only the sequence's tiles.
+// out = acc / sum over all splits, lse = m + log2(sum); see merge_parts.
+//   scratch: as there, only the sequence's splits.
 //   out[sequence][head][V_DIM] f32; a sequence without keys gives 0.
 // One workgroup = one (query head, sequence); lane d has dims 4d .. 4d + 3.
 #import page_table
@@ -13,6 +13,7 @@ override LANES: u32 = V_DIM / 4u;
 override SPLIT: i32;
 
 #import lse
+#import merge
 
 @compute @workgroup_size(LANES)
 fn main(
@@ -25,21 +26,7 @@ fn main(
     let tiles = (keys.start + keys.slots - 1) / SPLIT - (keys.start + low) / SPLIT + 1;
     let count = select(0u, u32(max(tiles, 0)), keys.length > 0);
     let record = group.y * grid.x + group.x;
-    let next = grid.x * grid.y * (1u + V_DIM / 4u);
-    let first = record * (1u + V_DIM / 4u);
-    var m = -3e38;
-    for (var t = 0u; t < count; t++) {
-        m = max(m, scratch[first + t * next].x);
-    }
-    var acc = vec4<f32>();
-    var sum = 0.0;
-    for (var t = 0u; t < count; t++) {
-        let at = first + t * next;
-        let part = scratch[at];
-        let w = select(exp2(part.x - m), 1.0, part.x == m);  // exactly 1 for a single tile
-        sum = fma(w, part.y, sum);
-        acc = fma(vec4<f32>(w), scratch[at + 1u + lane], acc);
-    }
-    out[record * (V_DIM / 4u) + lane] = select(vec4<f32>(), acc / sum, sum > 0.0);
-    store_lse(record, lane, m, sum);
+    let found = merged(record, grid.x * grid.y, count, lane);
+    out[record * (V_DIM / 4u) + lane] = select(vec4<f32>(), found.acc / found.sum, found.sum > 0.0);
+    store_lse(record, lane, found.m, found.sum);
 }

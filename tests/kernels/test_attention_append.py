@@ -13,8 +13,9 @@ from tests.support import cases, device, random
 from webkv.gpu.device import UNIFORM
 from webkv.kernels import reference
 from webkv.kernels.append import append_kv
-from webkv.kernels.attention import appends, attend_decode, decode_scratch_bytes
+from webkv.kernels.attention import attend_decode, decode_scratch_bytes
 from webkv.kernels.shape import AttentionShape
+from webkv.kernels.variants import appends
 
 
 def places(case: Paged) -> np.ndarray:

@@ -16,8 +16,8 @@ from tests.kernels import test_attention_decode as decode
 from tests.kernels import test_attention_prefill as prefill
 from tests.kernels.paged import Held, Paged, rope_table, shape_of
 from webkv.gpu import Device, open_device
-from webkv.kernels.attention import uses_quads
 from webkv.kernels.matmul import FEATURES
+from webkv.kernels.variants import uses_quads
 
 
 @cache

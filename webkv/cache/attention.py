@@ -14,15 +14,9 @@ from webkv.errors import CacheError
 from webkv.gpu import Batch, Device, Slice
 from webkv.gpu.batch import Dispatch
 from webkv.kernels.append import append_kv, append_mla_kv, fuse_qkv
-from webkv.kernels.attention import (
-    KV_TILE,
-    appends,
-    attend_decode,
-    attend_prefill,
-    decode_scratch_bytes,
-    merge_state,
-)
+from webkv.kernels.attention import attend_decode, attend_prefill, decode_scratch_bytes, merge_state
 from webkv.kernels.shape import AttentionShape, Binding, PageTable
+from webkv.kernels.variants import KV_TILE, appends
 
 MODES = ("prefill", "decode")
 F32 = 4

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from webkv.gpu.device import DEFAULT_LIMITS, Batch, Device, DeviceFacts, Kernel, Slice
+from webkv.gpu.batch import TEXEL, Batch
+from webkv.gpu.device import DEFAULT_LIMITS, Device, DeviceFacts, Kernel, Slice
 
-__all__ = ["DEFAULT_LIMITS", "Batch", "Device", "DeviceFacts", "Kernel", "Slice", "open_device"]
+__all__ = ["DEFAULT_LIMITS", "TEXEL", "Batch", "Device", "DeviceFacts", "Kernel", "Slice", "open_device"]
 
 if sys.platform == "emscripten":
     import webkv.gpu.browser_backend  # noqa: F401  (registers with wgpu, for any wgpu program)

@@ -11,6 +11,9 @@ import wgpu
 if TYPE_CHECKING:
     from webkv.gpu.device import Device, Kernel
 
+TEXEL = 16
+"""Bytes of a texel of the textures that kernels read."""
+
 Dispatch: TypeAlias = "tuple[Kernel, wgpu.GPUBindGroup, int, int, int]"
 
 
@@ -78,6 +81,24 @@ class Batch:
         """Copy `size` bytes (offsets and size multiples of 4) between two different buffers."""
         self._end_pass()
         self._commands().copy_buffer_to_buffer(src, src_offset, dst, dst_offset, size)
+
+    def copy_to_texture(
+        self,
+        src: wgpu.GPUBuffer,
+        offset: int,
+        dst: wgpu.GPUTextureView,
+        at: tuple[int, int],
+        size: tuple[int, int],
+    ) -> None:
+        """Copy whole rows, or a part of one, to the texels from (x, y) `at` on; `size`: (texels, rows).
+
+        `offset`: a multiple of 16.
+        """
+        self._end_pass()
+        pitch = -(-TEXEL * size[0] // 256) * 256  # wgpu-py wants a multiple of 256 for a single row, too
+        source = {"buffer": src, "offset": offset, "bytes_per_row": pitch}
+        target = {"texture": dst.texture, "origin": (*at, 0)}
+        self._commands().copy_buffer_to_texture(source, target, (*size, 1))
 
     def submit(self) -> None:
         """Hand the recorded work to the queue; the batch is empty again."""

@@ -34,6 +34,7 @@ DEFAULT_LIMITS: Mapping[str, int] = {
 }
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+_TEXTURE = wgpu.TextureUsage.STORAGE_BINDING | wgpu.TextureUsage.COPY_SRC | wgpu.TextureUsage.COPY_DST
 _LOST = re.compile(r"\bdevice\b.*\b(lost|destroyed)\b", re.IGNORECASE)
 _READ = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
@@ -180,6 +181,15 @@ class Device:
         if data is not None:
             self.write(made, data)
         return made
+
+    def texture(self, width: int, height: int, label: str) -> wgpu.GPUTextureView:
+        """A texture of `height` rows of `width` texels, 16 bytes each, that kernels only read."""
+        size, usage = (width, height, 1), _TEXTURE
+        made = self.guard(
+            lambda: self.raw.create_texture(size=size, format="rgba32uint", usage=usage, label=label)
+        )
+        view: wgpu.GPUTextureView = made.create_view()
+        return view
 
     def write(self, buffer: wgpu.GPUBuffer, data: Any, offset: int = 0) -> None:
         """Queue a write of `data` (any C-contiguous buffer, a multiple of 4 bytes) at byte `offset`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from webkv.gpu import Batch, Kernel
 from webkv.kernels.append import set_kv
-from webkv.kernels.attention import page_codec
 from webkv.kernels.shape import ELEMENTS_PER_WORD, STRIDES, AttentionShape, Binding
+from webkv.kernels.variants import page_codec
 
 __all__ = [
     "compact_kv",

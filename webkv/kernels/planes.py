@@ -29,7 +29,6 @@ LARGEST = 8192
 
 STAGED_WIDTH = 1024
 """Texels in a row of a texture that holds rows of activations; 8192 rows are 128 MiB, as in a binding."""
-_USAGE = wgpu.TextureUsage.STORAGE_BINDING | wgpu.TextureUsage.COPY_DST
 
 
 def in_textures(device: Device) -> bool:
@@ -63,7 +62,7 @@ def upload_planes(
 
 def staged_rows(device: Device, size: int) -> wgpu.GPUTextureView:
     """A texture for `size` words of activations."""
-    return _texture(device, STAGED_WIDTH, -(-size // (STAGED_WIDTH * 4)), "staged rows")
+    return device.texture(STAGED_WIDTH, -(-size // (STAGED_WIDTH * 4)), "staged rows")
 
 
 def _gathered(plane: Words, tiles: int, blocks: int) -> Words:
@@ -87,21 +86,12 @@ def _lines(texels: int) -> int:
     return -(-texels // LARGEST)
 
 
-def _texture(device: Device, width: int, height: int, label: str) -> wgpu.GPUTextureView:
-    view: wgpu.GPUTextureView = device.guard(
-        lambda: device.raw.create_texture(
-            size=(width, height, 1), format="rgba32uint", usage=_USAGE, label=label
-        ).create_view()
-    )
-    return view
-
-
 def _texture_with(device: Device, name: str, plane: Words) -> wgpu.GPUTextureView:
     """`plane[tiles][texels][4]` in a new texture."""
     tiles, texels, _ = plane.shape
     lines = _lines(texels)
     width = texels if lines == 1 else LARGEST
-    view = _texture(device, width, tiles * lines, name)
+    view = device.texture(width, tiles * lines, name)
     data = np.zeros((tiles, lines * width, 4), np.uint32)
     data[:, :texels] = plane
     target, layout = {"texture": view.texture}, {"bytes_per_row": 16 * width}

@@ -28,6 +28,9 @@ from webkv.layout import PageLayout, Strides
 Binding: TypeAlias = "wgpu.GPUBuffer | Slice"
 """A buffer, or a part of one that starts at a multiple of 256 bytes."""
 
+PageSource: TypeAlias = "Binding | wgpu.GPUTextureView"
+"""Where attention reads pages: in a buffer, or in a copy of it that `webkv.kernels.texels` makes."""
+
 ELEMENTS_PER_WORD = {"f32": 1, "f16": 2, "int8": 4}
 ROPE_KINDS = ("none", "normal", "inline")
 PAIRINGS = ("half", "interleaved")

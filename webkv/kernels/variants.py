@@ -1,0 +1,131 @@
+"""Which variant of an attention kernel runs: decided by the device's facts and the shape, nothing else.
+
+The portable variant stays within WebGPU's defaults.  On a CPU, quad operations keep queries and sums in
+registers (`uses_quads`), and pages are read in 64-bit words where the device has "shader-int64", or from
+textures where those are faster still (`webkv.kernels.texels`); all of these give the same bits.
+"""
+
+from __future__ import annotations
+
+from webkv.gpu import Device
+from webkv.kernels.planes import in_textures
+from webkv.kernels.shape import STRIDES, AttentionShape
+
+KV_TILE = 512
+"""Tokens of a split of decode; they start at absolute multiples of it."""
+
+# Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
+_MAX_ROWS = 8
+_MIN_LANES = 32
+_TURNED_FLOATS = 1024  # of rotated queries in workgroup memory; see attend_query_turned
+_CONSTANTS = (
+    *STRIDES, "PAGE_TOKENS", "HEAD_DIM", "V_DIM", "GROUP", "KV_HEADS", "WINDOW", "SM_SCALE", "SOFTCAP",
+)  # fmt: skip
+_PARTS = ("page_table", "page_strides", "page_place", "attend_row")
+_STEPS = ("core", "tile", "walk")
+
+
+def uses_quads(device: Device, shape: AttentionShape) -> bool:
+    """Whether attention of this shape runs with quad operations on this device.
+
+    Only on CPUs: a quad's share of queries and sums is too much for the registers of a GPU's lane.
+    """
+    whole = shape.head_dim % 32 == 0 and shape.v_dim % 32 == 0 and shape.page_tokens % 4 == 0
+    fits = whole and max(shape.head_dim, shape.v_dim) <= 256
+    return fits and device.facts.adapter_type == "CPU" and "subgroup" in device.facts.features
+
+
+def quad_lanes(device: Device) -> int:
+    """Lanes of a workgroup with quads."""
+    # SwiftShader runs 4 lanes at once: two quads of a workgroup would only take turns.
+    return 4 if "swiftshader" in device.facts.name.lower() else 8
+
+
+def most_rows(quads: bool, shape: AttentionShape) -> int:
+    """The most query rows of a workgroup."""
+    # With quads, as many as compile in about a second: code grows with rows * dims.
+    return min(12, max(1024 // max(shape.head_dim, shape.v_dim), 4)) if quads else _MAX_ROWS
+
+
+def appends(device: Device, shape: AttentionShape) -> bool:
+    """Whether `attend_decode` can append this shape's new tokens itself.
+
+    It rotates and writes eight dims at a time; and pairs of int8 scales, which must be one head's, as other
+    heads are written at the same time.
+    """
+    if shape.rope == "inline" or shape.latent:
+        return False
+    scales = (shape.key_scale, shape.value_scale) if shape.dtype == "int8" else ()
+    paired = all(s.token == 1 and (s.page | s.base | s.head) % 2 == 0 for s in scales)
+    whole = shape.head_dim % 8 == 0 and shape.v_dim % 8 == 0 and not page_codec(shape).endswith("narrow")
+    turned = not turns(shape) or shape.rotary_dim % (8 if shape.pairing == "half" else 4) == 0
+    fits = decode_rows(uses_quads(device, shape), shape) * shape.head_dim <= _TURNED_FLOATS
+    return paired and whole and turned and fits
+
+
+def turns(shape: AttentionShape) -> bool:
+    """Whether keys and queries of this shape are rotated when they are appended."""
+    return shape.rope != "none" and shape.rotary_dim > 0
+
+
+def decode_rows(quads: bool, shape: AttentionShape) -> int:
+    """Query heads of one KV head that a workgroup of decode takes: equal parts of the group."""
+    return -(-shape.group // -(-shape.group // most_rows(quads, shape)))
+
+
+def page_codec(shape: AttentionShape) -> str:
+    """The shader part that reads the shape's pages: eight elements at once where strides allow it."""
+    if shape.dtype == "f32":
+        return "page_f32"
+    wide = all(number % 8 == 0 for number in (*shape.key[:4], *shape.value[:4]))
+    return f"page_{shape.dtype}" if wide else f"page_{shape.dtype}_narrow"
+
+
+def _paired(shape: AttentionShape) -> bool:
+    """Whether a lane of a quad has 16 neighbouring dims of each 64, and not 8 of each 32."""
+    return shape.head_dim % 64 == 0 and shape.v_dim % 64 == 0
+
+
+def _whole(shape: AttentionShape) -> bool:
+    """Whether what a lane of a quad loads at once is 16 neighbouring elements at a multiple of 16."""
+    return _paired(shape) and all(number % 16 == 0 for number in (*shape.key[:4], *shape.value[:4]))
+
+
+def _quad_codec(device: Device, shape: AttentionShape) -> str:
+    if _whole(shape) and "shader-int64" in device.facts.features:
+        return f"page_{shape.dtype}_u64"
+    return "page_f32_wide" if _whole(shape) and shape.dtype == "f32" else page_codec(shape)
+
+
+def reads_textures(device: Device, shape: AttentionShape) -> bool:
+    """Whether attention of this shape is faster over a texture of pages than over their buffer."""
+    return in_textures(device) and uses_quads(device, shape) and _whole(shape)
+
+
+def attention_constants(
+    device: Device, shape: AttentionShape, quads: bool, q_stride: int, rows: int
+) -> dict[str, float]:
+    """The override constants of both attention kernels."""
+    found = {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride or shape.fused_width, "ROWS": rows}
+    if quads:
+        return {**found, "LANES": quad_lanes(device), "PAIRED": _paired(shape)}
+    return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
+
+
+def attention_parts(device: Device, shape: AttentionShape, quads: bool, texture: bool) -> dict[str, str]:
+    """The imports of both attention kernels; `texture`: for a shape that `reads_textures` approves."""
+    assert not texture or reads_textures(device, shape), "this shape's pages are read from buffers"
+    steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
+    page = _quad_codec(device, shape) if quads else page_codec(shape)
+    found = {**{name: name for name in _PARTS}, **steps, "page": page, "pages": "pages_read"}
+    if texture:
+        found |= {"page": f"page_{shape.dtype}_texels", "pages": "pages_texels"}
+    return {**found, "query": "attend_query"}
+
+
+def key_part(shape: AttentionShape, constants: dict[str, float]) -> str:
+    """The import that gives keys as scores need them; adds what it needs to `constants`."""
+    if shape.rope != "inline":
+        return "attend_key"
+    constants.update(shape.constants("ROTARY_DIM", "INTERLEAVED"))
+    return "attend_key_inline"
