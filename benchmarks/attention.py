@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from webkv.gpu import Batch, Device
-from webkv.kernels.shape import AttentionShape, PageTable
+from webkv.kernels.shape import AttentionShape, PageSource, PageTable
+from webkv.kernels.texels import copy_to_texture, page_texture, reads_textures
 from webkv.layout import kv
 
 PAGE_TOKENS = 16
@@ -141,6 +142,11 @@ class Pages:
                 out[s, :, h] = (weight @ v).reshape(case.rows, group, head_dim)
         return out.reshape(self.q.shape)
 
+    def new_pages(self) -> np.ndarray:
+        """The pages that hold the query rows' own keys."""
+        lists = self.order.reshape(self.case.batch, -1)
+        return lists[:, (self.case.context - self.case.rows) // PAGE_TOKENS :].reshape(-1)
+
     def index_arrays(self) -> dict[str, np.ndarray]:
         """The step's arrays: `page_indptr`, `page_indices`, `length_info`, `qo_indptr`."""
         case = self.case
@@ -168,13 +174,29 @@ class OnDevice:
 
     def __init__(self, device: Device, host: Pages) -> None:
         self._device, self._made = device, list[Any]()
-        case = host.case
+        case = self.case = host.case
         self.pages = self.buffer("pages", data=host.data)
+        self.texture = self._texture(host) if reads_textures(device, case.shape) else None
         self.q = self.buffer("q", data=host.q)
         self.out = self.buffer("out", host.q.nbytes)
         self.index = {name: self.buffer(name, data=array) for name, array in host.index_arrays().items()}
         self.table = PageTable(*(self.index[n] for n in ("page_indptr", "page_indices", "length_info")))
         self.q_stride = case.shape.q_width
+
+    def _texture(self, host: Pages) -> Any:
+        made = page_texture(self._device, self.pages.size, "pages")
+        with self._device.batch() as batch:
+            everything = np.arange(len(host.data))
+            copy_to_texture(batch, self.pages, made, host.data.shape[1], everything)
+        return made
+
+    def source(self, batch: Batch, new: np.ndarray) -> PageSource:
+        """Where prefill reads pages; `new` ones have just been written to their buffer."""
+        if self.texture is None:
+            return self.pages
+        size = int(self.case.layout.slot_bytes[0])
+        copy_to_texture(batch, self.pages, self.texture, size, new)
+        return self.texture
 
     def buffer(self, label: str, size: int = 4, data: Any = None) -> Any:
         """A buffer that `close` frees."""

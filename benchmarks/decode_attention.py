@@ -84,6 +84,7 @@ class Decode:
         attend_decode(
             batch, q=on.q, pages=on.pages, table=on.table, out=on.out, scratch=self._scratch,
             sequences=self._batch, max_tiles=self._tiles, shape=self._shape, q_stride=on.q_stride,
+            closed=on.texture,
         )  # fmt: skip
         self.dispatches = batch.dispatches - before
 

@@ -56,13 +56,15 @@ class Prefill:
     def __init__(self, device: Device, host: Pages) -> None:
         self._case, self._on = host.case, OnDevice(device, host)
         self._shape = host.case.shape
+        self._new = np.sort(host.new_pages())
         self.out, self.numpy_dtype = self._on.out, np.float32
 
     def record(self, batch: Batch) -> None:
         """One chunk of one layer."""
         on = self._on
+        pages = on.source(batch, self._new)
         attend_prefill(
-            batch, q=on.q, pages=on.pages, table=on.table, qo_indptr=on.index["qo_indptr"], out=on.out,
+            batch, q=on.q, pages=pages, table=on.table, qo_indptr=on.index["qo_indptr"], out=on.out,
             sequences=self._case.batch, max_rows=self._case.rows, shape=self._shape, q_stride=on.q_stride,
         )  # fmt: skip
 

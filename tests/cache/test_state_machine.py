@@ -55,13 +55,14 @@ class CacheLife(RuleBasedStateMachine):
     """One cache; sequences are picked by number, modulo how many there are."""
 
     kind = "mixed"
+    pair_of = staticmethod(pair_of)
 
     @initialize(
         aux=st.sampled_from(["plain", "cached"]),
         lengths=st.tuples(st.integers(1, 16), st.integers(1, 8)),
     )
     def open(self, aux: str, lengths: tuple[int, int]) -> None:
-        self.pair = pair_of(self.kind, aux)
+        self.pair = self.pair_of(self.kind, aux)
         self.pair.reset()
         self.manager = self.pair.cache.manager
         self.next_id = 0
@@ -238,13 +239,18 @@ class TreeLife(CacheLife):
         self.read_back(choice)
 
 
-def lives(machine: type[CacheLife], count: int) -> Any:
-    """A test of `machine`, the same examples in every run."""
-    made = machine.TestCase
-    made.settings = settings(
+def few(count: int) -> settings:
+    """The same `count` examples in every run."""
+    return settings(
         max_examples=examples(count), stateful_step_count=16, deadline=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
+
+
+def lives(machine: type[CacheLife], count: int) -> Any:
+    """A test of `machine`."""
+    made = machine.TestCase
+    made.settings = few(count)
     return made
 
 

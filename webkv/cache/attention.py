@@ -10,6 +10,7 @@ from webkv.cache.config import CacheConfig
 from webkv.cache.layers import Layer
 from webkv.cache.ragged import RaggedArrays
 from webkv.cache.step import Step
+from webkv.cache.textures import PageTextures
 from webkv.errors import CacheError
 from webkv.gpu import Batch, Device, Slice
 from webkv.gpu.batch import Dispatch
@@ -42,8 +43,11 @@ class Attention:
     Buffers of rows are checked for their size and device; `CacheError` names the one that does not fit.
     """
 
-    def __init__(self, device: Device, config: CacheConfig, layers: dict[int, Layer]) -> None:
+    def __init__(
+        self, device: Device, config: CacheConfig, layers: dict[int, Layer], textures: PageTextures
+    ) -> None:
         self._device = device
+        self._textures = textures
         self._config = config
         self._scratch = device.buffer(self._scratch_bytes(layers), label="attention splits")
         self._ragged = RaggedArrays(device, config)
@@ -93,6 +97,7 @@ class Attention:
         tiles = work.step.groups[layer.at].max_tiles
         key = (qkv, out, shape, lse, len(work.step.sequences), tiles, work.views)
         last = self._decodes.get(layer.number)
+        self._textures.appended(layer)
         if last is not None and last[0] == key:
             work.batch.repeat(last[1])
         else:
@@ -151,8 +156,9 @@ class Attention:
             return
         views = work.views.groups[layer.at]
         table = views.table if include_new else self._ragged.past(work.step, layer)
+        pages = self._textures.source(work.batch, layer, work.step)
         attend_prefill(
-            work.batch, q=q, pages=layer.pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
+            work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
             sequences=len(work.step.sequences), max_rows=max(work.step.lengths), lse=lse,
             q_stride=shape.q_width, causal=False, rope_full=layer.rope_full, shape=shape,
         )  # fmt: skip
@@ -248,6 +254,7 @@ class Attention:
         at_once = mode == "decode" and work.step.tree is None and appends(self._device, shape)
         if not at_once:
             self._append(work, layer, shape, qkv)
+        self._textures.appended(layer)
         self._over_pages(work, layer, shape, qkv, out, mode, lse, 0, append=at_once)
 
     def _append(self, work: Work, layer: Layer, shape: AttentionShape, qkv: Binding) -> None:
@@ -275,11 +282,12 @@ class Attention:
             attend_decode(
                 work.batch, q=q, pages=layer.pages, table=table, out=out, scratch=self._scratch,
                 sequences=sequences, max_tiles=tiles, shape=shape, lse=lse, q_stride=q_stride,
-                rope_full=layer.rope_full, append=append, rope_table=views.rope_table,
+                rope_full=layer.rope_full, append=append, rope_table=views.rope_table, closed=layer.texture,
             )  # fmt: skip
             return
+        pages = self._textures.source(work.batch, layer, work.step)
         attend_prefill(
-            work.batch, q=q, pages=layer.pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
+            work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
             sequences=sequences, max_rows=max(work.step.lengths), shape=shape, lse=lse, q_stride=q_stride,
             tree=work.views.tree if work.step.tree is not None else None, rope_full=layer.rope_full,
         )  # fmt: skip

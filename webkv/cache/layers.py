@@ -11,12 +11,14 @@ from webkv.cache.config import CacheConfig, LayerGroup
 from webkv.errors import CacheError, LayoutError
 from webkv.gpu import Device
 from webkv.kernels.shape import AttentionShape
+from webkv.kernels.texels import page_texture, reads_textures
 
 
 @dataclass(frozen=True)
 class Layer:
     """One attention layer: its number, its group and that group's place, its pages, its shape.
 
+    `texture`: for a copy of the pages, where attention reads that; see `webkv.cache.textures`.
     `rope_full`: (cos, sin) of every position in the cache, for rope mode `inline`; else None.
     """
 
@@ -24,9 +26,15 @@ class Layer:
     group: LayerGroup
     at: int
     pages: wgpu.GPUBuffer
+    texture: wgpu.GPUTextureView | None
     shape: AttentionShape
     rope_full: wgpu.GPUBuffer | None
     _scaled: dict[float, AttentionShape] = field(default_factory=dict)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page of this layer."""
+        return 4 * self.shape.page_words
 
     def scaled(self, sm_scale: float | None) -> AttentionShape:
         """The shape with another factor for its scores; None keeps its own."""
@@ -49,8 +57,10 @@ def make_layers(device: Device, config: CacheConfig) -> dict[int, Layer]:
         for pool, number in enumerate(group.layers):
             shape = _shape(config, group, number)
             size = config.num_pages(group) * layout.slot_bytes[pool]
-            pages = device.buffer(size, label=f"pages of layer {number}")
-            layers[number] = Layer(number, group, at, pages, shape, rope_full)
+            label = f"pages of layer {number}"
+            pages = device.buffer(size, label=label)
+            texture = page_texture(device, size, label) if reads_textures(device, shape) else None
+            layers[number] = Layer(number, group, at, pages, texture, shape, rope_full)
     return layers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 
 import numpy as np
@@ -21,10 +22,20 @@ TokenMoves = list[list[tuple[int, int]]]
 
 
 class PageMoves:
-    """Does what the sequence manager asks for, at once, on every layer of a group."""
+    """Does what the sequence manager asks for, at once, on every layer of a group.
 
-    def __init__(self, device: Device, config: CacheConfig, layers: dict[int, Layer]) -> None:
+    `changed` is told the number of a group and the pages of it that get other bytes.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        config: CacheConfig,
+        layers: dict[int, Layer],
+        changed: Callable[[int, Iterable[int]], None],
+    ) -> None:
         self._device = device
+        self._changed, self._tokens = changed, config.page_tokens
         self._groups = [[layers[number] for number in group.layers] for group in config.groups]
         self._sequences = config.reserved_num_seqs
         self._copies = [self._device.buffer(12 * _COPIES, label="page copies") for _ in self._groups]
@@ -32,7 +43,8 @@ class PageMoves:
 
     def copy(self, copies: Items[Items[tuple[int, int, int]]]) -> None:
         """Copy (source page, destination page, valid slots), one list per group."""
-        for layers, buffer, wanted in zip(self._groups, self._copies, copies, strict=True):
+        for at, (layers, buffer, wanted) in enumerate(zip(self._groups, self._copies, copies, strict=True)):
+            self._changed(at, [to for _, to, _ in wanted])
             for start in range(0, len(wanted), _COPIES):
                 part = np.array(wanted[start : start + _COPIES], np.int32)
                 self._device.write(buffer, part)
@@ -48,6 +60,7 @@ class PageMoves:
             parts = [part for part in wanted if part]
             if not parts:
                 continue
+            self._changed(at, [to // self._tokens for part in parts for _, to in part])
             pairs, indptr = self._buffers()[at]
             counts = np.cumsum([0, *map(len, parts)]).astype(np.int32)
             self._device.write(pairs, np.array([pair for part in parts for pair in part], np.int32))

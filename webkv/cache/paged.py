@@ -32,7 +32,7 @@ class PagedKVCache(CacheState):
             raise CacheError(f"aux is {aux!r}, expected one of {', '.join(MANAGERS)}")
         super().__init__(device, config)
         self._aux = MANAGERS[aux](device, config)
-        self._attention = Attention(device, config, self._layers)
+        self._attention = Attention(device, config, self._layers, self._textures)
         self._views: StepViews | None = None
 
     def get_query_positions(self) -> np.ndarray:
@@ -54,6 +54,7 @@ class PagedKVCache(CacheState):
         except Exception:
             abort_step(self.manager, step)
             raise
+        self._textures.begin(step)
         self._step = step
 
     def end_forward(self) -> None:
@@ -66,6 +67,7 @@ class PagedKVCache(CacheState):
         """Close the forward as if it had not begun."""
         step = self._open("abort_forward")
         self._step = None
+        self._textures.abort()
         abort_step(self.manager, step)
 
     def attention(
@@ -149,4 +151,6 @@ class PagedKVCache(CacheState):
         if batch.device is not self.device:
             raise CacheError("the batch belongs to another device than the KV cache")
         assert self._views is not None
-        return Work(batch, step, self._views), self.layer(layer)
+        found = self.layer(layer)
+        self._textures.closed(batch, found)
+        return Work(batch, step, self._views), found

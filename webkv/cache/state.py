@@ -15,6 +15,7 @@ from webkv.cache.layers import Layer, make_layers
 from webkv.cache.manager import SequenceManager
 from webkv.cache.moves import PageMoves
 from webkv.cache.step import Step
+from webkv.cache.textures import PageTextures
 from webkv.errors import CacheError
 from webkv.gpu import Device
 from webkv.layout import PageLayout
@@ -28,13 +29,16 @@ class CacheState:
         self.config = config
         self.manager = SequenceManager(config)
         self._layers = make_layers(device, config)
-        self._moves = PageMoves(device, config, self._layers)
+        self._textures = PageTextures(config, self._layers)
+        self._moves = PageMoves(device, config, self._layers, self._textures.changed)
         self._step: Step | None = None
 
     # Sequences
 
     def clear(self) -> None:
         """Drop all sequences, and an open forward.  Page contents stay."""
+        if self._step is not None:
+            self._textures.abort()
         self._step = None
         self.manager.clear()
 
@@ -158,7 +162,10 @@ class CacheState:
         `shared`: by place among them, pages that another sequence holds and that are full in both.
         """
         self._require_closed("adopt_pages")
-        return adopt.adopt_pages(self.manager, seq, self._group(group), first_block, n, shared or {})
+        at = self._group(group)
+        pages = adopt.adopt_pages(self.manager, seq, at, first_block, n, shared or {})
+        self._textures.changed(at, pages)
+        return pages
 
     def seal(self, seq: int, length: int) -> None:
         """End the import of a sequence whose adopted pages hold its first `length` tokens.
@@ -217,6 +224,7 @@ class CacheState:
             places = debug.token_positions(self.manager, seq, at, start, end)
             parts = (np.ascontiguousarray(x[rows], np.float32) for x in (k, v))
             debug.write_tokens(self.device, layers, places, *parts)
+            self._textures.changed(at, (places // self.config.page_tokens).tolist())
 
     def _debug_groups(self, group: str | None) -> list[int]:
         ats = list(range(len(self.config.groups))) if group is None else [self._group(group)]
