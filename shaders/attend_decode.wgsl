@@ -2,7 +2,7 @@
 //   q[sequences][Q_STRIDE] f32; pages: the import at `page`, through page_table; out: the import at `store`.
 //   The last tokens are in their pages, or the import at `append` writes them.
 // One workgroup = one part of the slots of one KV head, for ROWS of its GROUP query heads; `part` says which.
-// Grid: (parts, KV_HEADS * ceil(GROUP / ROWS), sequences).
+// Grid: (KV_HEADS * ceil(GROUP / ROWS), parts, sequences): heads first, whose keys are neighbours.
 #import page
 #import page_table
 #import page_strides
@@ -55,15 +55,15 @@ fn main(
 ) {
     let sequence = group.z;
     let parts = (GROUP + ROWS - 1u) / ROWS;
-    let kv_head = group.y / parts;
+    let kv_head = group.x / parts;
     let keys = keys_of(sequence, grid.z);
     let first = select(0, max(keys.length - WINDOW, 0), WINDOW > 0);
     let low = slot_of_key(keys, first);
-    let part = part_of(keys, low, i32(group.x));
+    let part = part_of(keys, low, i32(group.y));
     if (!part.there) {
         return;
     }
-    head0 = kv_head * GROUP + group.y % parts * ROWS;
+    head0 = kv_head * GROUP + group.x % parts * ROWS;
     group_end = (kv_head + 1u) * GROUP;
     q_row = sequence;
     out_row = part.number * grid.z + sequence;

@@ -91,9 +91,9 @@ async def begun(gpu: Device, seed: int = 1) -> PagedKVCache:
 
 
 async def test_what_a_dropped_batch_was_to_copy_is_copied_again(gpu: Device) -> None:
-    expected = await both(await begun(gpu))
+    expected = await both(await begun(gpu, 9))
+    keys, values = await (await begun(gpu, 9)).debug_get_kv(0, 0, LENGTH)
     made = await begun(gpu)
-    keys, values = await made.debug_get_kv(0, 0, LENGTH)
     made.debug_set_kv(0, 0, keys, values)
     await forward(made, 2, 1, "decode", submit=False)
     await forward(made, 2, 1, "prefill", submit=False)
@@ -120,6 +120,27 @@ async def test_imported_pages_are_read(gpu: Device) -> None:
             batch.copy(donor.layer_pages(0), source * size, made.layer_pages(0), target * size, size)
     made.seal(0, LENGTH)
     assert await both(made) == await both(donor)
+
+
+async def test_a_token_trees_accepted_path_is_read(gpu: Device) -> None:
+    rows = random(3, 9, 384)
+    expected = await begun(gpu)
+    await append(expected, rows[1:])
+    made = await begun(gpu)
+    await append(made, rows, [-1, -1, *range(1, 8)])  # a lone node, and a chain across the end of a page
+    made.commit_accepted_token_tree_nodes([0], [8])
+    assert await both(made) == await both(expected)
+
+
+async def append(cache: PagedKVCache, rows: np.ndarray, parents: list[int] | None = None) -> bytes:
+    """The output of fused rows that are prefilled."""
+    gpu, n = cache.device, len(rows)
+    cache.begin_forward([0], [n], parents)
+    qkv, out = gpu.buffer(rows.nbytes, data=rows), gpu.buffer(1024 * n)
+    with gpu.batch() as batch:
+        cache.attention(batch, 0, qkv, out)
+    cache.end_forward()
+    return await gpu.read(out)
 
 
 async def test_tokens_appended_twice_are_read_as_they_are_now(gpu: Device) -> None:

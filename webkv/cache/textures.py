@@ -50,13 +50,12 @@ class PageTextures:
             stale[:, list(pages)] = True
 
     def begin(self, step: Step) -> None:
-        """The step's new tokens are about to be written; what decode of it will read is known now."""
+        """A step opens; what decode of it will read is known now."""
         self._copied.clear()
         for at, (stale, arrays) in enumerate(zip(self._stale, step.groups, strict=True)):
             if stale is None:
                 continue
             self._written[at] = np.unique(arrays.append_position_map // self._tokens)
-            stale[:, self._written[at]] = True
             closed = self._closed_pages(step, at) if arrays.max_tiles > 1 else _NONE
             self._closed[at] = closed[stale[:, closed].any(axis=0)]
 

@@ -126,7 +126,7 @@ class _Decode:
         tables = (self.table.page_indptr, self.table.length_info, self.table.page_indices)
         group = kernel.bind(self.q, pages, *tables, target, self.rope_table, extra, out)
         parts = -(-shape.group // rows)
-        self.batch.dispatch(kernel, group, tiles, shape.kv_heads * parts, self.sequences)
+        self.batch.dispatch(kernel, group, shape.kv_heads * parts, tiles, self.sequences)
 
     def _append(self, imports: dict[str, str], constants: dict[str, float], texture: bool) -> None:
         """Rotate queries, and write the last tokens unless pages are a texture, which lacks them."""
