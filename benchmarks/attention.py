@@ -208,6 +208,8 @@ class OnDevice:
         """Free all buffers."""
         for made in self._made:
             self._device.release(made)
+        if self.texture is not None:
+            self.texture.texture.destroy()
 
 
 def difference(found: bytes, expected: np.ndarray, dtype: Any = np.float32) -> float:

@@ -29,6 +29,7 @@ from webkv.kernels.attention import attend_decode, decode_scratch_bytes, kv_tile
 
 QUESTION = "How close is decode attention to one plain read of the same KV bytes?"
 LIMIT = "read limit"
+TEXTURE = "read of texture"
 OTHER_DTYPE = "f16 pages"
 GROWTH = "linear growth"
 
@@ -72,7 +73,8 @@ class Decode:
         case = host.case
         self._shape, self._batch = case.shape, case.batch
         self._on = OnDevice(device, host)
-        self.out, self.pages, self.numpy_dtype = self._on.out, self._on.pages, np.float32
+        self.out, self.numpy_dtype = self._on.out, np.float32
+        self.pages, self.texture = self._on.pages, self._on.texture
         self._tiles = kv_tiles(0, case.context)
         size = decode_scratch_bytes(case.batch, self._tiles, self._shape)
         self._scratch = self._on.buffer("scratch", max(size, 4))
@@ -118,6 +120,9 @@ async def _row(bench: Bench, peer: Device | None, case: Case) -> Row:
     reader = Reader(device, ours.pages, case.dtype)
     candidates = [on_gpu("webkv", device, ours.record), on_gpu(LIMIT, device, reader.record)]
     closing: list[Any] = [ours, reader]
+    if ours.texture is not None:
+        closing.append(Reader(device, ours.texture, case.dtype))
+        candidates.append(on_gpu(TEXTURE, device, closing[-1].record))
     notes = [await wrong(device, ours, expected, case.dtype)]
     if peer is not None and tvm.supports(peer, case):
         other = tvm.TvmAttention(peer, host, "decode")

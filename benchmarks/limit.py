@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import wgpu
 
 from benchmarks.harness import Bench, Candidate, Comparison, Goal, Row, compiled, on_gpu
 from webkv.gpu import Batch, Device
@@ -35,6 +36,16 @@ CODECS = {
                  + vec4<f32>(unpack4xI8(w.z)) + vec4<f32>(unpack4xI8(w.w));
         }""",
 }
+BUFFER = """
+    @group(0) @binding(0) var<storage, read> src: array<Word>;
+    fn words() -> u32 { return arrayLength(&src); }
+    fn word(i: u32) -> Word { return src[i]; }
+"""
+TEXTURE = """
+    @group(0) @binding(0) var src: texture_storage_2d<rgba32uint, read>;
+    fn words() -> u32 { let size = textureDimensions(src); return size.x * size.y; }
+    fn word(i: u32) -> Word { return bitcast<Word>(textureLoad(src, vec2<u32>(i % 1024, i / 1024))); }
+"""
 GROUP_BYTES = 1024 * 16
 SHADERS = Path(__file__).resolve().parent / "shaders"
 
@@ -56,12 +67,13 @@ def step(device: Device) -> int:
 
 
 class Reader:
-    """Sums all of a buffer: the least a kernel over those bytes can cost."""
+    """Sums all of a buffer, or of a texture with rows of 1024 texels: the least a kernel over it can cost."""
 
     def __init__(self, device: Device, src: Any, dtype: str) -> None:
-        source = CODECS[dtype] + shader("read")
+        texture = isinstance(src, wgpu.GPUTextureView)
+        source = CODECS[dtype] + (TEXTURE if texture else BUFFER) + shader("read")
         self._kernel = compiled(device, f"read {dtype}", source, {"STEP": step(device)})
-        groups = -(-src.size // GROUP_BYTES)
+        groups = src.texture.height if texture else -(-src.size // GROUP_BYTES)
         self._grid = grid(groups)
         self.sums = device.buffer(groups * 256, label="sums")
         self._group = self._kernel.bind(src, self.sums)

@@ -24,6 +24,7 @@ from benchmarks.matvec import bytes_of_row
 from benchmarks.peers import tvm
 from tests import support
 from webkv.kernels.reference import attend_prefill
+from webkv.kernels.texels import copy_to_texture, page_texture
 
 GENERATED = """
 @group(0) @binding(0) var<storage, read> Q_ptr : array<f32>;
@@ -189,15 +190,19 @@ def test_every_goal_has_rows_in_the_full_grid() -> None:
     assert [goal.value(rows) for goal in GOALS] == [1.0] * len(GOALS)
 
 
+@pytest.mark.parametrize("texture", [False, True])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
-async def test_the_read_limit_reads_every_byte(dtype: str) -> None:
+async def test_the_read_limit_reads_every_byte(dtype: str, texture: bool) -> None:
     gpu, rng = await support.device(), np.random.default_rng(3)
     values: np.ndarray[Any, Any] = rng.integers(-100, 100, 5 * limit.GROUP_BYTES)
     values = values.astype({"f32": np.float32, "f16": np.float16, "int8": np.int8}[dtype])
     values = values[: 3 * limit.GROUP_BYTES // values.itemsize]
     src = gpu.buffer(values.nbytes, data=values)
-    reader = limit.Reader(gpu, src, dtype)
+    source = page_texture(gpu, values.nbytes, "copy") if texture else src
+    reader = limit.Reader(gpu, source, dtype)
     with gpu.batch() as batch:
+        if texture:
+            copy_to_texture(batch, src, source, limit.GROUP_BYTES, np.arange(3))
         reader.record(batch)
     sums = await support.read_array(gpu, reader.sums, np.float32, (reader.sums.size // 4,))
     assert sums.sum(dtype=np.float64) == values.sum(dtype=np.float64)
@@ -218,7 +223,9 @@ async def test_the_decode_benchmark_runs_the_kernel_it_names() -> None:
 async def test_closing_a_case_destroys_its_buffers() -> None:
     gpu, host = await support.device(), Pages(Case("9/3x64", "f32", 16))
     released: list[Any] = []
-    spy = SimpleNamespace(buffer=gpu.buffer, release=lambda b: (released.append(b), gpu.release(b)))
+    spy = SimpleNamespace(
+        facts=gpu.facts, buffer=gpu.buffer, release=lambda b: (released.append(b), gpu.release(b))
+    )
     on: Any = OnDevice(spy, host)  # type: ignore[arg-type]
     on.close()
     assert {id(on.pages), id(on.q), id(on.out)} <= {id(b) for b in released}
