@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.cache.harness import Pair, config, group
 from tests.cache.test_state_machine import KINDS, CacheLife, SlidingLife, TreeLife, few
-from tests.support import random, read_array
+from tests.support import random
 from webkv.cache import CacheConfig, PagedKVCache, textures
 from webkv.cache import attention as cache_attention
 from webkv.gpu import Device, open_device
@@ -61,32 +61,38 @@ def test_lives(machine: type[CacheLife], monkeypatch: pytest.MonkeyPatch) -> Non
 LENGTH = 700  # 640 of them are closed
 
 
-async def forward(cache: PagedKVCache, seed: int, n: int, mode: str, submit: bool = True) -> np.ndarray:
-    """The output of `n` new tokens of sequence 0; not submitted: recorded, and the forward aborted."""
-    gpu, rows = cache.device, random(seed, n, 384)
-    cache.begin_forward([0], [n])
+async def forward(
+    cache: PagedKVCache,
+    rows: np.ndarray,
+    mode: str = "prefill",
+    parents: list[int] | None = None,
+    submit: bool = True,
+) -> bytes:
+    """The output of fused rows, new tokens of sequence 0; not `submit`: recorded, and then aborted."""
+    gpu, n = cache.device, len(rows)
+    cache.begin_forward([0], [n], parents)
     qkv, out = gpu.buffer(rows.nbytes, data=rows), gpu.buffer(1024 * n)
     batch = gpu.batch()
     cache.attention(batch, 0, qkv, out, mode=mode)
     if not submit:
         cache.abort_forward()
-        return np.empty(0)
+        return b""
     batch.submit()
     cache.end_forward()
-    return await read_array(gpu, out, np.float32, (n, 256))
+    return await gpu.read(out)
 
 
 async def both(cache: PagedKVCache) -> bytes:
     """What a token reads from a texture alone, and then one from closed pages there and open ones here."""
-    there = await forward(cache, 5, 1, "prefill")
-    return there.tobytes() + (await forward(cache, 6, 1, "decode")).tobytes()
+    there = await forward(cache, random(5, 1, 384))
+    return there + await forward(cache, random(6, 1, 384), "decode")
 
 
 async def begun(gpu: Device, seed: int = 1) -> PagedKVCache:
     """A cache with a sequence of `LENGTH` tokens that were prefilled, so its texture has them."""
     made = PagedKVCache(gpu, one_layer())
     made.add_sequence(0)
-    await forward(made, seed, LENGTH, "prefill")
+    await forward(made, random(seed, LENGTH, 384))
     return made
 
 
@@ -95,8 +101,8 @@ async def test_what_a_dropped_batch_was_to_copy_is_copied_again(gpu: Device) -> 
     keys, values = await (await begun(gpu, 9)).debug_get_kv(0, 0, LENGTH)
     made = await begun(gpu)
     made.debug_set_kv(0, 0, keys, values)
-    await forward(made, 2, 1, "decode", submit=False)
-    await forward(made, 2, 1, "prefill", submit=False)
+    await forward(made, random(2, 1, 384), "decode", submit=False)
+    await forward(made, random(2, 1, 384), submit=False)
     assert await both(made) == expected
 
 
@@ -125,26 +131,16 @@ async def test_imported_pages_are_read(gpu: Device) -> None:
 async def test_a_token_trees_accepted_path_is_read(gpu: Device) -> None:
     rows = random(3, 9, 384)
     expected = await begun(gpu)
-    await append(expected, rows[1:])
+    await forward(expected, rows[1:])
     made = await begun(gpu)
-    await append(made, rows, [-1, -1, *range(1, 8)])  # a lone node, and a chain across the end of a page
+    # A lone node, and a chain across the end of a page.
+    await forward(made, rows, parents=[-1, -1, *range(1, 8)])
     made.commit_accepted_token_tree_nodes([0], [8])
     assert await both(made) == await both(expected)
 
 
-async def append(cache: PagedKVCache, rows: np.ndarray, parents: list[int] | None = None) -> bytes:
-    """The output of fused rows that are prefilled."""
-    gpu, n = cache.device, len(rows)
-    cache.begin_forward([0], [n], parents)
-    qkv, out = gpu.buffer(rows.nbytes, data=rows), gpu.buffer(1024 * n)
-    with gpu.batch() as batch:
-        cache.attention(batch, 0, qkv, out)
-    cache.end_forward()
-    return await gpu.read(out)
-
-
 async def test_tokens_appended_twice_are_read_as_they_are_now(gpu: Device) -> None:
-    expected = await forward(await begun(gpu), 3, 40, "prefill")
+    expected = await forward(await begun(gpu), random(3, 40, 384))
     made = await begun(gpu)
     rows, again = random(2, 40, 384), random(3, 40, 384)
     qkv, out = gpu.buffer(rows.nbytes, data=rows), gpu.buffer(1024 * 40)
@@ -154,7 +150,7 @@ async def test_tokens_appended_twice_are_read_as_they_are_now(gpu: Device) -> No
         with gpu.batch() as batch:
             made.attention(batch, 0, qkv, out)
     made.end_forward()
-    assert (await read_array(gpu, out, np.float32, (40, 256))).tobytes() == expected.tobytes()
+    assert await gpu.read(out) == expected
 
 
 async def test_decode_copies_closed_pages_once(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,5 +165,5 @@ async def test_decode_copies_closed_pages_once(gpu: Device, monkeypatch: pytest.
 
     monkeypatch.setattr(textures, "copy_to_texture", count)
     for seed in range(6):
-        await forward(made, seed, 1, "decode")
+        await forward(made, random(seed, 1, 384), "decode")
     assert copied == [40, 4]  # 640 tokens, then those up to 704 with the fifth
