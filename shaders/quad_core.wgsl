@@ -19,7 +19,7 @@ override SOFTCAP: f32 = 0.0;
 override PAIRED: bool = false;  // a lane has 16 dims of each 64 instead of 8 of each 32
 override STREAMS: u32 = LANES / 4u / TEAMS;
 
-var<workgroup> part: array<vec4<f32>, 512>;  // of one row, at the end: [stream][V_DIM / 4]
+var<workgroup> part: array<vec4<f32>, 512>;  // at the end: [row][stream][V_DIM / 4]
 var<private> first_key: array<i32, 12>;       // a row sees keys first_key .. end_key - 1
 var<private> end_key: array<i32, 12>;
 var<private> mine: array<i32, 12>;            // see attend_mask_tree

@@ -1,6 +1,6 @@
 // What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
 // What every row needs once is a loop in which rows move up: a copy for each row would compile for seconds.
-var<workgroup> state: array<vec2<f32>, 8>;   // of one row: [stream] m and the sum of p
+var<workgroup> state: array<vec2<f32>, 24>;  // [row][stream] m and the sum of p
 
 fn next_query(row: u32) {
     if (row + 1u < ROWS) {
@@ -89,42 +89,43 @@ fn next_half() -> vec4<f32> {
 }
 
 // Add up the streams' parts of a row, and store it.
-fn store_merged(record: u32, lane: u32) {
+fn store_merged(row: u32, lane: u32) {
     let quads = V_DIM / 4u;
+    let record = row_of(row).record;
+    let first = row * STREAMS;
     var all = vec2<f32>(LOWEST, 0.0);
-    for (var s = 0u; s < STREAMS; s++) {
+    for (var s = first; s < first + STREAMS; s++) {
         all.x = max(all.x, state[s].x);
     }
-    for (var s = 0u; s < STREAMS; s++) {
+    for (var s = first; s < first + STREAMS; s++) {
         all.y = fma(state[s].y, exp2_0(state[s].x - all.x), all.y);
     }
     for (var quad = lane; quad < quads; quad += LANES) {
         var x = vec4<f32>();
-        for (var s = 0u; s < STREAMS; s++) {
+        for (var s = first; s < first + STREAMS; s++) {
             x = fma(vec4<f32>(exp2_0(state[s].x - all.x)), part[s * quads + quad], x);
         }
         store4(record, quad, x, all);
     }
 }
 
+// The barrier comes when no sums are left in registers: llvmpipe would keep all that cross it in memory.
 fn finish(lane: u32, rows: u32) {
     for (var row = 0u; row < rows; row++) {
         let record = row_of(row).record;
         let two = total[0] + quadSwapX(total[0]);
         let own = vec2<f32>(m[0], two + quadSwapY(two));
+        let stream = row * STREAMS + lane / 4u % STREAMS;
         for (var half = 0u; half < V_DIM / 16u; half++) {
             let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
             if (STREAMS == 1u) {
                 store4(record, quad, next_half(), own);
             } else {
-                part[lane / 4u * (V_DIM / 4u) + quad] = next_half();
+                part[stream * (V_DIM / 4u) + quad] = next_half();
             }
         }
         if (STREAMS > 1u) {
-            state[lane / 4u] = own;
-            workgroupBarrier();
-            store_merged(record, lane);
-            workgroupBarrier();
+            state[stream] = own;
         }
         next_row(0u);
         next_row(1u);
@@ -137,5 +138,11 @@ fn finish(lane: u32, rows: u32) {
         next_row(8u);
         next_row(9u);
         next_row(10u);
+    }
+    if (STREAMS > 1u) {
+        workgroupBarrier();
+        for (var row = 0u; row < rows; row++) {
+            store_merged(row, lane);
+        }
     }
 }
