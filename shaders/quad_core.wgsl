@@ -16,10 +16,11 @@ override HEAD_DIM: u32;
 override V_DIM: u32;
 override SM_SCALE: f32 = 1.0;
 override SOFTCAP: f32 = 0.0;
+override UNIT: f32 = 1.0;       // what a codec's numbers are to be multiplied by: a power of 2
 override PAIRED: bool = false;  // a lane has 16 dims of each 64 instead of 8 of each 32
 override STREAMS: u32 = LANES / 4u / TEAMS;
 
-var<workgroup> part: array<vec4<f32>, 512>;  // of one row, at the end: [stream][V_DIM / 4]
+var<workgroup> part: array<vec4<f32>, 512>;  // at the end: [row][stream][V_DIM / 4]
 var<private> first_key: array<i32, 12>;       // a row sees keys first_key .. end_key - 1
 var<private> end_key: array<i32, 12>;
 var<private> mine: array<i32, 12>;            // see attend_mask_tree
@@ -100,7 +101,7 @@ fn weigh_row(row: u32, key: i32, key_scale: f32, value_scale: f32) {
         fade[row] = exp2_0(old - m[row]);
         let x = select(0.0, exp2(s - m[row]), seen);
         total[row] = fma(total[row], fade[row], x);
-        let w = select(0.0, x * value_scale, seen);
+        let w = select(0.0, x * value_scale * UNIT, seen);
         let second = vec2<f32>(quadBroadcast(w, 2u), quadBroadcast(w, 3u));
         weight[row] = vec4<f32>(quadBroadcast(w, 0u), quadBroadcast(w, 1u), second);
     }
@@ -115,4 +116,33 @@ fn add_row(row: u32, unit: u32, low: array<vec4<f32>, 4>, high: array<vec4<f32>,
         let x = acc[row * 8u + unit] * fade[row];
         acc[row * 8u + unit] = mat2x4<f32>(add4(weight[row], low, x[0]), add4(weight[row], high, x[1]));
     }
+}
+
+// The row's sums move up by 4 dims.
+fn next_half(row: u32) {
+    if (row < ROWS) {
+        let at = row * 8u;
+        acc[at] = mat2x4<f32>(acc[at][1], acc[at + 1u][0]);
+        acc[at + 1u] = mat2x4<f32>(acc[at + 1u][1], acc[at + 2u][0]);
+        acc[at + 2u] = mat2x4<f32>(acc[at + 2u][1], acc[at + 3u][0]);
+        acc[at + 3u] = mat2x4<f32>(acc[at + 3u][1], acc[at + 4u][0]);
+        acc[at + 4u] = mat2x4<f32>(acc[at + 4u][1], acc[at + 5u][0]);
+        acc[at + 5u] = mat2x4<f32>(acc[at + 5u][1], acc[at + 6u][0]);
+        acc[at + 6u] = mat2x4<f32>(acc[at + 6u][1], acc[at + 7u][0]);
+        acc[at + 7u] = mat2x4<f32>(acc[at + 7u][1], vec4<f32>());
+    }
+}
+
+struct Sums {
+    half: vec4<f32>,
+    state: vec2<f32>,  // m and this lane's share of the sum of p
+}
+
+fn pick(sums: Sums, number: u32, row: u32) -> Sums {
+    if (row >= ROWS) {
+        return sums;
+    }
+    let here = number == row;
+    let state = select(sums.state, vec2<f32>(m[row], total[row]), here);
+    return Sums(select(sums.half, acc[row * 8u][0], here), state);
 }

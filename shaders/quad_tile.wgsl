@@ -95,8 +95,8 @@ fn add_pair(pair: u32, element: vec4<u32>, lane: u32) {
 // `any`: the values of a slot that holds a key.
 fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
     let at = quad_place(keys, slot);
-    let second = vec2<i32>(key_of_slot(keys, slot + 2), key_of_slot(keys, slot + 3));
-    let k = vec4<i32>(key_of_slot(keys, slot), key_of_slot(keys, slot + 1), second);
+    let key = key_of_slot(keys, slot + i32(lane % 4u));
+    let k = vec4<i32>(quadBroadcast(key, 0u), quadBroadcast(key, 1u), quadBroadcast(key, 2u), quadBroadcast(key, 3u));
     let e = key_element(at, head);
     for (var i = 0u; i < 4u; i++) {
         score_slot(i, e + i * K_TOKEN, lane, k[i]);
@@ -106,7 +106,7 @@ fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
     if (KS_PAGE > 0u) {
         scale = vec2<f32>(load_scale(key_scale_word(own, head)), load_scale(value_scale_word(own, head)));
     }
-    weigh_rows(key_of_slot(keys, slot + i32(lane % 4u)), scale.x, scale.y);
+    weigh_rows(key, scale.x, scale.y);
     // Nothing of a dead slot may reach a sum, not even times 0: it may hold NaN.
     let v = vec4<u32>(value_element(at, head)) + vec4<u32>(0u, 1u, 2u, 3u) * V_TOKEN;
     let live = select(vec4<u32>(any), v, k >= vec4<i32>(0));

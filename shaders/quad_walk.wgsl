@@ -1,6 +1,6 @@
 // What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
-// What every row needs once is a loop in which rows move up: a copy for each row would compile for seconds.
-var<workgroup> state: array<vec2<f32>, 8>;   // of one row: [stream] m and the sum of p
+// What every row needs once is a loop in which values move up: a copy for each row would compile for seconds.
+var<workgroup> state: array<vec2<f32>, 24>;  // [row][stream] m and the sum of p
 
 fn next_query(row: u32) {
     if (row + 1u < ROWS) {
@@ -15,21 +15,6 @@ fn next_query(row: u32) {
         held[row * 8u + 5u] = held[row * 8u + 13u];
         held[row * 8u + 6u] = held[row * 8u + 14u];
         held[row * 8u + 7u] = held[row * 8u + 15u];
-    }
-}
-
-fn next_row(row: u32) {
-    if (row + 1u < ROWS) {
-        m[row] = m[row + 1u];
-        total[row] = total[row + 1u];
-        acc[row * 8u + 0u] = acc[row * 8u + 8u];
-        acc[row * 8u + 1u] = acc[row * 8u + 9u];
-        acc[row * 8u + 2u] = acc[row * 8u + 10u];
-        acc[row * 8u + 3u] = acc[row * 8u + 11u];
-        acc[row * 8u + 4u] = acc[row * 8u + 12u];
-        acc[row * 8u + 5u] = acc[row * 8u + 13u];
-        acc[row * 8u + 6u] = acc[row * 8u + 14u];
-        acc[row * 8u + 7u] = acc[row * 8u + 15u];
     }
 }
 
@@ -65,7 +50,7 @@ fn begin(lane: u32, rows: u32) {
         mine[ROWS - 1u] = next.mine;
         for (var unit = 0u; unit < HEAD_DIM / 32u; unit++) {
             let at = next.query + dim_of(unit, lane) / 4u;
-            hold(mat2x4<f32>(query4(at), query4(at + 1u)));
+            hold(mat2x4<f32>(query4(at) * UNIT, query4(at + 1u) * UNIT));
         }
     }
     m = array<f32, 12>(
@@ -74,68 +59,77 @@ fn begin(lane: u32, rows: u32) {
     );
 }
 
-// The first row's sums, 4 at a time.
-fn next_half() -> vec4<f32> {
-    let half = acc[0][0];
-    acc[0] = mat2x4<f32>(acc[0][1], acc[1][0]);
-    acc[1] = mat2x4<f32>(acc[1][1], acc[2][0]);
-    acc[2] = mat2x4<f32>(acc[2][1], acc[3][0]);
-    acc[3] = mat2x4<f32>(acc[3][1], acc[4][0]);
-    acc[4] = mat2x4<f32>(acc[4][1], acc[5][0]);
-    acc[5] = mat2x4<f32>(acc[5][1], acc[6][0]);
-    acc[6] = mat2x4<f32>(acc[6][1], acc[7][0]);
-    acc[7] = mat2x4<f32>(acc[7][1], vec4<f32>());
-    return half;
+// A row's next 4 sums.
+fn sums_of(row: u32) -> Sums {
+    var x = Sums(acc[0][0], vec2<f32>(m[0], total[0]));
+    x = pick(x, row, 1u);
+    x = pick(x, row, 2u);
+    x = pick(x, row, 3u);
+    x = pick(x, row, 4u);
+    x = pick(x, row, 5u);
+    x = pick(x, row, 6u);
+    x = pick(x, row, 7u);
+    x = pick(x, row, 8u);
+    x = pick(x, row, 9u);
+    x = pick(x, row, 10u);
+    x = pick(x, row, 11u);
+    return x;
 }
 
 // Add up the streams' parts of a row, and store it.
-fn store_merged(record: u32, lane: u32) {
+fn store_merged(row: u32, lane: u32) {
     let quads = V_DIM / 4u;
+    let record = row_of(row).record;
+    let first = row * STREAMS;
     var all = vec2<f32>(LOWEST, 0.0);
-    for (var s = 0u; s < STREAMS; s++) {
+    for (var s = first; s < first + STREAMS; s++) {
         all.x = max(all.x, state[s].x);
     }
-    for (var s = 0u; s < STREAMS; s++) {
+    for (var s = first; s < first + STREAMS; s++) {
         all.y = fma(state[s].y, exp2_0(state[s].x - all.x), all.y);
     }
     for (var quad = lane; quad < quads; quad += LANES) {
         var x = vec4<f32>();
-        for (var s = 0u; s < STREAMS; s++) {
+        for (var s = first; s < first + STREAMS; s++) {
             x = fma(vec4<f32>(exp2_0(state[s].x - all.x)), part[s * quads + quad], x);
         }
         store4(record, quad, x, all);
     }
 }
 
+// The barrier comes when no sums are left in registers: llvmpipe would keep all that cross it in memory.
 fn finish(lane: u32, rows: u32) {
-    for (var row = 0u; row < rows; row++) {
-        let record = row_of(row).record;
-        let two = total[0] + quadSwapX(total[0]);
-        let own = vec2<f32>(m[0], two + quadSwapY(two));
-        for (var half = 0u; half < V_DIM / 16u; half++) {
-            let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
+    for (var half = 0u; half < V_DIM / 16u; half++) {
+        let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
+        for (var row = 0u; row < rows; row++) {
+            let x = sums_of(row);
+            let two = x.state.y + quadSwapX(x.state.y);
+            let own = vec2<f32>(x.state.x, two + quadSwapY(two));
             if (STREAMS == 1u) {
-                store4(record, quad, next_half(), own);
+                store4(row_of(row).record, quad, x.half, own);
             } else {
-                part[lane / 4u * (V_DIM / 4u) + quad] = next_half();
+                let stream = row * STREAMS + lane / 4u % STREAMS;
+                part[stream * (V_DIM / 4u) + quad] = x.half;
+                state[stream] = own;
             }
         }
-        if (STREAMS > 1u) {
-            state[lane / 4u] = own;
-            workgroupBarrier();
-            store_merged(record, lane);
-            workgroupBarrier();
+        next_half(0u);
+        next_half(1u);
+        next_half(2u);
+        next_half(3u);
+        next_half(4u);
+        next_half(5u);
+        next_half(6u);
+        next_half(7u);
+        next_half(8u);
+        next_half(9u);
+        next_half(10u);
+        next_half(11u);
+    }
+    if (STREAMS > 1u) {
+        workgroupBarrier();
+        for (var row = 0u; row < rows; row++) {
+            store_merged(row, lane);
         }
-        next_row(0u);
-        next_row(1u);
-        next_row(2u);
-        next_row(3u);
-        next_row(4u);
-        next_row(5u);
-        next_row(6u);
-        next_row(7u);
-        next_row(8u);
-        next_row(9u);
-        next_row(10u);
     }
 }
