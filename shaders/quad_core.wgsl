@@ -16,7 +16,6 @@ override HEAD_DIM: u32;
 override V_DIM: u32;
 override SM_SCALE: f32 = 1.0;
 override SOFTCAP: f32 = 0.0;
-override UNIT: f32 = 1.0;       // what a codec's numbers are to be multiplied by: a power of 2
 override PAIRED: bool = false;  // a lane has 16 dims of each 64 instead of 8 of each 32
 override STREAMS: u32 = LANES / 4u / TEAMS;
 
@@ -101,7 +100,7 @@ fn weigh_row(row: u32, key: i32, key_scale: f32, value_scale: f32) {
         fade[row] = exp2_0(old - m[row]);
         let x = select(0.0, exp2(s - m[row]), seen);
         total[row] = fma(total[row], fade[row], x);
-        let w = select(0.0, x * value_scale * UNIT, seen);
+        let w = select(0.0, x * value_scale, seen);
         let second = vec2<f32>(quadBroadcast(w, 2u), quadBroadcast(w, 3u));
         weight[row] = vec4<f32>(quadBroadcast(w, 0u), quadBroadcast(w, 1u), second);
     }

@@ -96,7 +96,8 @@ fn add_pair(pair: u32, element: vec4<u32>, lane: u32) {
 fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
     let at = quad_place(keys, slot);
     let key = key_of_slot(keys, slot + i32(lane % 4u));
-    let k = vec4<i32>(quadBroadcast(key, 0u), quadBroadcast(key, 1u), quadBroadcast(key, 2u), quadBroadcast(key, 3u));
+    let second = vec2<i32>(quadBroadcast(key, 2u), quadBroadcast(key, 3u));
+    let k = vec4<i32>(quadBroadcast(key, 0u), quadBroadcast(key, 1u), second);
     let e = key_element(at, head);
     for (var i = 0u; i < 4u; i++) {
         score_slot(i, e + i * K_TOKEN, lane, k[i]);

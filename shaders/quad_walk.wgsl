@@ -50,7 +50,7 @@ fn begin(lane: u32, rows: u32) {
         mine[ROWS - 1u] = next.mine;
         for (var unit = 0u; unit < HEAD_DIM / 32u; unit++) {
             let at = next.query + dim_of(unit, lane) / 4u;
-            hold(mat2x4<f32>(query4(at) * UNIT, query4(at + 1u) * UNIT));
+            hold(mat2x4<f32>(query4(at), query4(at + 1u)));
         }
     }
     m = array<f32, 12>(
