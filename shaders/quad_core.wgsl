@@ -1,9 +1,9 @@
-// Attention with quad operations, in place of attend_core; HEAD_DIM and V_DIM: multiples of 32, at most 256.
+// Attention with quad operations, in place of attend_core; HEAD_DIM and V_DIM: multiples of 8 SHARE, at most 256.
 //   score = q k^T * SM_SCALE, softcapped; p = 2^(score * log2 e - m); acc = acc * 2^(m_old - m) + p v
-// A quad (4 lanes in a row) takes 4 neighbouring slots at a time for ROWS query rows.  Each of its lanes has
-// a quarter of the dims, in units of 8: its share of the queries, kept in registers, of every dot product, and
-// of the sums of p v.  In between, lane j has slot j.
-// Quads of different teams have different rows and see all slots; the STREAMS quads of a team share the slots.
+// SHARE lanes in a row, a quad or two, take 4 neighbouring slots at a time for ROWS query rows.  Each has its
+// share of the dims, in units of 8: of the queries, kept in registers, of every dot product, and of the sums of
+// p v.  In between, lane j of a quad has slot j.
+// Different teams have different rows and see all slots; the STREAMS of a team share the slots.
 // Indices of private arrays are constants once functions are inlined, so the arrays become registers.
 const TILE: i32 = 256;
 const LOWEST: f32 = -3e38;  // finite: differences of it are never NaN
@@ -16,8 +16,9 @@ override HEAD_DIM: u32;
 override V_DIM: u32;
 override SM_SCALE: f32 = 1.0;
 override SOFTCAP: f32 = 0.0;
-override PAIRED: bool = false;  // a lane has 16 dims of each 64 instead of 8 of each 32
-override STREAMS: u32 = LANES / 4u / TEAMS;
+override PAIRED: bool = false;  // a lane has 16 dims at a time instead of 8
+override STREAMS: u32 = LANES / SHARE / TEAMS;
+#import share
 
 var<workgroup> part: array<vec4<f32>, 512>;  // at the end: [row][stream][V_DIM / 4]
 var<private> first_key: array<i32, 12>;       // a row sees keys first_key .. end_key - 1
@@ -42,15 +43,15 @@ fn lent(at: u32) -> vec4<f32> {
 }
 
 fn team(lane: u32) -> u32 {
-    return lane / 4u / STREAMS;
+    return lane / SHARE / STREAMS;
 }
 
 // The first of the 8 dims of a lane's unit.
 fn dim_of(unit: u32, lane: u32) -> u32 {
     if (PAIRED) {
-        return unit / 2u * 64u + lane % 4u * 16u + unit % 2u * 8u;
+        return unit / 2u * 16u * SHARE + lane % SHARE * 16u + unit % 2u * 8u;
     }
-    return unit * 32u + lane % 4u * 8u;
+    return unit * 8u * SHARE + lane % SHARE * 8u;
 }
 
 // Units are whole here.
@@ -67,7 +68,7 @@ fn dot_row(row: u32, pair: u32, k: array<mat2x4<f32>, 2>) {
     if (row < ROWS) {
         let unit = row * 8u + 2u * pair;
         sum[row] = dot8(held[unit], k[0], sum[row]);
-        if (64u * pair + 32u < HEAD_DIM) {
+        if ((2u * pair + 1u) * 8u * SHARE < HEAD_DIM) {
             sum[row] = dot8(held[unit + 1u], k[1], sum[row]);
         }
     }
@@ -77,7 +78,7 @@ fn dot_row(row: u32, pair: u32, k: array<mat2x4<f32>, 2>) {
 fn take_row(row: u32, here: bool) {
     if (row < ROWS) {
         let pair = sum[row] + quadSwapX(sum[row]);
-        p[row] = select(p[row], pair + quadSwapY(pair), here);
+        p[row] = select(p[row], all_of(pair + quadSwapY(pair)), here);
     }
 }
 

@@ -7,7 +7,7 @@ fn quad_place(keys: Keys, slot: i32) -> vec2<u32> {
 }
 
 fn dot_pair(pair: u32, element: u32, lane: u32, key: i32) {
-    if (64u * pair < HEAD_DIM) {
+    if (16u * SHARE * pair < HEAD_DIM) {
         let k = key16(element, dim_of(2u * pair, lane), dim_of(2u * pair + 1u, lane), key);
         dot_row(0u, pair, k);
         dot_row(1u, pair, k);
@@ -61,7 +61,7 @@ fn weigh_rows(key: i32, key_scale: f32, value_scale: f32) {
 }
 
 fn add_unit(unit: u32, a: mat2x4<f32>, b: mat2x4<f32>, c: mat2x4<f32>, d: mat2x4<f32>) {
-    if (32u * unit < V_DIM) {
+    if (8u * SHARE * unit < V_DIM) {
         let low = array<vec4<f32>, 4>(a[0], b[0], c[0], d[0]);
         let high = array<vec4<f32>, 4>(a[1], b[1], c[1], d[1]);
         add_row(0u, unit, low, high);
@@ -80,7 +80,7 @@ fn add_unit(unit: u32, a: mat2x4<f32>, b: mat2x4<f32>, c: mat2x4<f32>, d: mat2x4
 }
 
 fn add_pair(pair: u32, element: vec4<u32>, lane: u32) {
-    if (64u * pair < V_DIM) {
+    if (16u * SHARE * pair < V_DIM) {
         let at = element + vec4<u32>(dim_of(2u * pair, lane));
         let also = element + vec4<u32>(dim_of(2u * pair + 1u, lane));
         let a = load16(at.x, also.x);
@@ -123,6 +123,6 @@ fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32,
     let width = 4 * i32(STREAMS);
     let end = min(high - base, TILE);
     for (var at = max(low - base, 0) / width * width; at < end; at += width) {
-        attend_slots(keys, head, base + at + 4 * i32(lane / 4u % STREAMS), lane, any);
+        attend_slots(keys, head, base + at + 4 * i32(lane / SHARE % STREAMS), lane, any);
     }
 }

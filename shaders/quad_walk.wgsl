@@ -28,7 +28,7 @@ fn hold(unit: mat2x4<f32>) {
     held[last + 4u] = held[last + 5u];
     held[last + 5u] = held[last + 6u];
     held[last + 6u] = held[last + 7u];
-    held[last + HEAD_DIM / 32u - 1u] = unit;
+    held[last + HEAD_DIM / (8u * SHARE) - 1u] = unit;
 }
 
 fn begin(lane: u32, rows: u32) {
@@ -48,7 +48,7 @@ fn begin(lane: u32, rows: u32) {
         first_key[ROWS - 1u] = next.first;
         end_key[ROWS - 1u] = next.end;
         mine[ROWS - 1u] = next.mine;
-        for (var unit = 0u; unit < HEAD_DIM / 32u; unit++) {
+        for (var unit = 0u; unit < HEAD_DIM / (8u * SHARE); unit++) {
             let at = next.query + dim_of(unit, lane) / 4u;
             hold(mat2x4<f32>(query4(at), query4(at + 1u)));
         }
@@ -99,7 +99,7 @@ fn store_merged(row: u32, lane: u32) {
 
 // The barrier comes when no sums are left in registers: llvmpipe would keep all that cross it in memory.
 fn finish(lane: u32, rows: u32) {
-    for (var half = 0u; half < V_DIM / 16u; half++) {
+    for (var half = 0u; half < V_DIM / (4u * SHARE); half++) {
         let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
         for (var row = 0u; row < rows; row++) {
             let x = sums_of(row);
@@ -108,7 +108,7 @@ fn finish(lane: u32, rows: u32) {
             if (STREAMS == 1u) {
                 store4(row_of(row).record, quad, x.half, own);
             } else {
-                let stream = row * STREAMS + lane / 4u % STREAMS;
+                let stream = row * STREAMS + lane / SHARE % STREAMS;
                 part[stream * (V_DIM / 4u) + quad] = x.half;
                 state[stream] = own;
             }

@@ -49,6 +49,11 @@ class DeviceFacts:
     limits: Mapping[str, int]
     features: frozenset[str]
 
+    @property
+    def subgroups_of_8(self) -> bool:
+        """llvmpipe runs 8 lanes of 32 bits at once, as its name says: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
+        return "subgroup" in self.features and "llvmpipe" in self.name and "256 bits" in self.name
+
 
 @dataclass
 class Created:

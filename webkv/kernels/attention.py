@@ -24,6 +24,7 @@ from webkv.kernels.variants import (
     key_part,
     most_rows,
     quad_lanes,
+    quad_share,
     turns,
     uses_quads,
 )
@@ -113,7 +114,7 @@ class _Decode:
         """Attend to `tiles` parts of every sequence; `imports` say which, and how they are stored."""
         shape, device = self.shape, self.batch.device
         quads = uses_quads(device, shape)
-        rows = decode_rows(quads, shape)
+        rows = decode_rows(device, shape)
         constants = {**attention_constants(device, shape, quads, self.q_stride, rows), "SPLIT": KV_TILE}
         if "open" in imports:
             constants["OPEN"] = open_tokens(shape.page_tokens)
@@ -190,8 +191,8 @@ def attend_prefill(
     extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
     quads = uses_quads(batch.device, shape)
-    rows = most_rows(quads, shape)
-    teams = quad_lanes(batch.device) // 4 if quads else 1
+    rows = most_rows(batch.device, shape)
+    teams = quad_lanes(batch.device) // quad_share(batch.device, shape) if quads else 1
     constants = {**attention_constants(batch.device, shape, quads, q_stride, rows), "CAUSAL": causal}
     if quads:
         constants["TEAMS"] = teams

@@ -123,7 +123,7 @@ def _prepared(device: Device, weight: Weight, key: Key) -> list[Launch]:
     halves = 2 if store == "store_gate" else 1
     imports = {
         "x": loaded,
-        "rows": "rows_shared" if _subgroups_of_8(device) else "rows_each",
+        "rows": "rows_shared" if device.facts.subgroups_of_8 else "rows_each",
         "planes": planes_import(device),
         "codec": f"quant_{weight.codec}",
         "scale": "scale_none" if eps is None else "scale_rms",
@@ -200,9 +200,3 @@ def _groups(device: Device, groups: int) -> int:
     """Workgroups along the rows of W: each strides over as many groups of tiles, and sums a norm once."""
     most = 16 if device.facts.adapter_type == "CPU" else 65535
     return -(-groups // -(-groups // most))
-
-
-def _subgroups_of_8(device: Device) -> bool:
-    """llvmpipe runs 8 lanes of 32 bits at once, as its name says: "llvmpipe (LLVM 15.0.6, 256 bits)"."""
-    name = device.facts.name
-    return "subgroup" in device.facts.features and "llvmpipe" in name and "256 bits" in name

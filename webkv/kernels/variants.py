@@ -41,10 +41,18 @@ def quad_lanes(device: Device) -> int:
     return 4 if "swiftshader" in device.facts.name.lower() else 8
 
 
-def most_rows(quads: bool, shape: AttentionShape) -> int:
+def quad_share(device: Device, shape: AttentionShape) -> int:
+    """How many lanes share a slot's dims: a quad, or two where heads are wide and subgroups have both."""
+    wide = shape.head_dim % 128 == 0 and shape.v_dim % 128 == 0
+    return 8 if wide and device.facts.subgroups_of_8 else 4
+
+
+def most_rows(device: Device, shape: AttentionShape) -> int:
     """The most query rows of a workgroup."""
-    # With quads, as many as compile in about a second: code grows with rows * dims.
-    return min(12, max(1024 // max(shape.head_dim, shape.v_dim), 4)) if quads else _MAX_ROWS
+    if not uses_quads(device, shape):
+        return _MAX_ROWS
+    # As many as compile in about a second: code grows with rows * dims of a lane.
+    return min(12, max(256 * quad_share(device, shape) // max(shape.head_dim, shape.v_dim), 4))
 
 
 def appends(device: Device, shape: AttentionShape) -> bool:
@@ -59,7 +67,7 @@ def appends(device: Device, shape: AttentionShape) -> bool:
     paired = all(s.token == 1 and (s.page | s.base | s.head) % 2 == 0 for s in scales)
     whole = shape.head_dim % 8 == 0 and shape.v_dim % 8 == 0 and not page_codec(shape).endswith("narrow")
     turned = not turns(shape) or shape.rotary_dim % (8 if shape.pairing == "half" else 4) == 0
-    fits = decode_rows(uses_quads(device, shape), shape) * shape.head_dim <= _TURNED_FLOATS
+    fits = decode_rows(device, shape) * shape.head_dim <= _TURNED_FLOATS
     return paired and whole and turned and fits
 
 
@@ -68,9 +76,12 @@ def turns(shape: AttentionShape) -> bool:
     return shape.rope != "none" and shape.rotary_dim > 0
 
 
-def decode_rows(quads: bool, shape: AttentionShape) -> int:
+def decode_rows(device: Device, shape: AttentionShape) -> int:
     """Query heads of one KV head that a workgroup of decode takes: equal parts of the group."""
-    return -(-shape.group // -(-shape.group // most_rows(quads, shape)))
+    most = most_rows(device, shape)
+    if uses_quads(device, shape):
+        most = min(most, _TURNED_FLOATS // shape.head_dim)
+    return -(-shape.group // -(-shape.group // most))
 
 
 def page_codec(shape: AttentionShape) -> str:
@@ -82,7 +93,7 @@ def page_codec(shape: AttentionShape) -> str:
 
 
 def _paired(shape: AttentionShape) -> bool:
-    """Whether a lane of a quad has 16 neighbouring dims of each 64, and not 8 of each 32."""
+    """Whether a lane of a quad has 16 neighbouring dims at a time, and not 8."""
     return shape.head_dim % 64 == 0 and shape.v_dim % 64 == 0
 
 
@@ -118,6 +129,8 @@ def attention_parts(device: Device, shape: AttentionShape, quads: bool, texture:
     steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
     page = _quad_codec(device, shape) if quads else page_codec(shape)
     found = {**{name: name for name in _PARTS}, **steps, "page": page, "pages": "pages_read"}
+    if quads:
+        found["share"] = f"quad_share_{quad_share(device, shape)}"
     if texture:
         found |= {"page": f"page_{shape.dtype}_texels", "pages": "pages_texels"}
     return {**found, "query": "attend_query"}
