@@ -1,8 +1,8 @@
-// Attention with quad operations, in place of attend_core; HEAD_DIM and V_DIM: multiples of 8 SHARE, at most 256.
+// Attention with quad operations, in place of attend_core; HEAD_DIM, V_DIM: multiples of 8 SHARE, at most 256.
 //   score = q k^T * SM_SCALE, softcapped; p = 2^(score * log2 e - m); acc = acc * 2^(m_old - m) + p v
 // SHARE lanes in a row, a quad or two, take 4 neighbouring slots at a time for ROWS query rows.  Each has its
-// share of the dims, in units of 8: of the queries, kept in registers, of every dot product, and of the sums of
-// p v.  In between, lane j of a quad has slot j.
+// share of the dims, in units of 8: of queries, kept in registers, of every dot product, and of sums of p v.
+// In between, lane j of a quad has slot j.
 // Different teams have different rows and see all slots; the STREAMS of a team share the slots.
 // Indices of private arrays are constants once functions are inlined, so the arrays become registers.
 const TILE: i32 = 256;

@@ -118,11 +118,16 @@ fn attend_slots(keys: Keys, head: u32, slot: i32, lane: u32, any: u32) {
 }
 
 // `base`: the tile's first slot (may be negative).  Only slots low .. high - 1 are seen by some row.
+// Streams take turns of 16 slots, so that they wait for two pages at once, and end together: a `high` within
+// their turns must be the end of the sequence.
 fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32, rows: u32) {
     let any = value_element(place(keys, slot_of_key(keys, 0)), head);
-    let width = 4 * i32(STREAMS);
-    let end = min(high - base, TILE);
-    for (var at = max(low - base, 0) / width * width; at < end; at += width) {
-        attend_slots(keys, head, base + at + 4 * i32(lane / SHARE % STREAMS), lane, any);
+    let streams = i32(STREAMS);
+    let block = select(4, 16, STREAMS > 1u);
+    let all = block * streams;
+    let turn = block * (i32(lane / SHARE) % streams);
+    let end = (min(high - base, TILE) + all - 1) / all * all;
+    for (var at = max(low - base, 0) / all * all; at < end; at += 4 * streams) {
+        attend_slots(keys, head, base + at / all * all + at % all / streams + turn, lane, any);
     }
 }

@@ -18,7 +18,7 @@ __all__ = ["closed_blocks", "copy_to_texture", "open_tokens", "page_texture", "r
 WIDTH = 1024
 """Texels in a row: 8192 rows, WebGPU's default limit, are the 128 MiB of the largest default binding."""
 
-_QUADS = 8  # slots that a workgroup of attention takes at once, and where it starts
+_TURNS = 32  # slots after which both quads of a workgroup may end; see quad_tile
 _LEAST_OPEN = 64
 
 
@@ -52,7 +52,7 @@ def _copy_texels(
 
 def open_tokens(page_tokens: int) -> int:
     """How many tokens are closed at once; see `closed_blocks`."""
-    unit = lcm(page_tokens, _QUADS)
+    unit = lcm(page_tokens, _TURNS)
     return unit * -(-_LEAST_OPEN // unit)
 
 
