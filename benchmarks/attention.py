@@ -10,7 +10,8 @@ import numpy as np
 
 from webkv.gpu import Batch, Device
 from webkv.kernels.shape import AttentionShape, PageSource, PageTable
-from webkv.kernels.texels import copy_to_texture, page_texture, reads_textures
+from webkv.kernels.texels import copy_to_texture, page_texture
+from webkv.kernels.variants import reads_textures
 from webkv.layout import kv
 
 PAGE_TOKENS = 16

@@ -20,7 +20,8 @@ from webkv.gpu import Device, open_device
 from webkv.kernels import reference
 from webkv.kernels.attention import attend_decode, attend_prefill, decode_scratch_bytes
 from webkv.kernels.matmul import FEATURES
-from webkv.kernels.texels import closed_blocks, copy_to_texture, open_tokens, page_texture, reads_textures
+from webkv.kernels.texels import closed_blocks, copy_to_texture, open_tokens, page_texture
+from webkv.kernels.variants import reads_textures
 
 
 @cache

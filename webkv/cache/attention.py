@@ -87,6 +87,7 @@ class Attention:
         self._check_mode(work, mode)
         self._binding("qkv", qkv, work.rows * shape.fused_width)
         self._check_out(work, shape, out, lse)
+        self._textures.appended(layer)
 
         def record() -> None:
             self._append_and_attend(work, layer, shape, qkv, out, mode, lse)
@@ -97,7 +98,6 @@ class Attention:
         tiles = work.step.groups[layer.at].max_tiles
         key = (qkv, out, shape, lse, len(work.step.sequences), tiles, work.views)
         last = self._decodes.get(layer.number)
-        self._textures.appended(layer)
         if last is not None and last[0] == key:
             work.batch.repeat(last[1])
         else:
@@ -112,6 +112,7 @@ class Attention:
         self._check_mode(work, mode)
         self._check_out(work, shape, out, lse)
         qkv = self._fuse(work, shape, q, k, v)
+        self._textures.appended(layer)
         self._append_and_attend(work, layer, shape, qkv, out, mode, lse)
 
     def self_attention(
@@ -254,7 +255,6 @@ class Attention:
         at_once = mode == "decode" and work.step.tree is None and appends(self._device, shape)
         if not at_once:
             self._append(work, layer, shape, qkv)
-        self._textures.appended(layer)
         self._over_pages(work, layer, shape, qkv, out, mode, lse, 0, append=at_once)
 
     def _append(self, work: Work, layer: Layer, shape: AttentionShape, qkv: Binding) -> None:

@@ -11,7 +11,8 @@ from webkv.cache.config import CacheConfig, LayerGroup
 from webkv.errors import CacheError, LayoutError
 from webkv.gpu import Device
 from webkv.kernels.shape import AttentionShape
-from webkv.kernels.texels import page_texture, reads_textures
+from webkv.kernels.texels import MOST_BYTES, page_texture
+from webkv.kernels.variants import reads_textures
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def make_layers(device: Device, config: CacheConfig) -> dict[int, Layer]:
             size = config.num_pages(group) * layout.slot_bytes[pool]
             label = f"pages of layer {number}"
             pages = device.buffer(size, label=label)
-            texture = page_texture(device, size, label) if reads_textures(device, shape) else None
+            textured = size <= MOST_BYTES and reads_textures(device, shape)
+            texture = page_texture(device, size, label) if textured else None
             layers[number] = Layer(number, group, at, pages, texture, shape, rope_full)
     return layers
 

@@ -71,7 +71,7 @@ class PageTextures:
             self._copy(batch, layer, self._closed[layer.at])
 
     def appended(self, layer: Layer) -> None:
-        """The step's new tokens were written to the buffer of `layer`."""
+        """The step's new tokens are about to be written to the buffer of `layer`."""
         row = self._rows.get(layer.number)
         if row is not None:
             row[self._written[layer.at]] = True

@@ -11,12 +11,14 @@ import numpy as np
 import wgpu
 
 from webkv.gpu import TEXEL, Batch, Device
-from webkv.kernels.variants import KV_TILE, reads_textures
-
-__all__ = ["closed_blocks", "copy_to_texture", "open_tokens", "page_texture", "reads_textures"]
+from webkv.kernels.planes import LARGEST
+from webkv.kernels.variants import KV_TILE
 
 WIDTH = 1024
 """Texels in a row: 8192 rows, WebGPU's default limit, are the 128 MiB of the largest default binding."""
+
+MOST_BYTES = WIDTH * LARGEST * TEXEL
+"""Pages that one texture holds."""
 
 _TURNS = 32  # slots after which both quads of a workgroup may end; see quad_tile
 _LEAST_OPEN = 64

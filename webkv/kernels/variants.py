@@ -2,7 +2,7 @@
 
 The portable variant stays within WebGPU's defaults.  On a CPU, quad operations keep queries and sums in
 registers (`uses_quads`), and pages are read in 64-bit words where the device has "shader-int64", or from
-textures where those are faster still (`webkv.kernels.texels`); all of these give the same bits.
+textures where those are faster still (`webkv.kernels.texels`).
 """
 
 from __future__ import annotations
