@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 from webkv.gpu import Device, open_device
+from webkv.kernels.matmul import FEATURES
 
 # In a page pure Python takes ten times as long; its own traps do not need many examples.
 IN_PAGE = sys.platform == "emscripten"
@@ -43,6 +46,12 @@ async def device() -> Device:
     if _device is None or _device.lost is not None:
         _device = await open_device()
     return _device
+
+
+@cache
+def featured_device() -> Device:
+    """A device with the optional features that kernels make use of, as far as the adapter has them."""
+    return asyncio.run(open_device(features=FEATURES))
 
 
 async def read_array(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,20 +10,13 @@ import numpy as np
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.cache.harness import Pair, config, group
+from tests.cache.harness import NO_ROPE, Pair, config, group
 from tests.cache.test_state_machine import KINDS, CacheLife, SlidingLife, TreeLife, few
-from tests.support import random
+from tests.support import device, featured_device, random
 from webkv.cache import CacheConfig, PagedKVCache, textures
 from webkv.cache import attention as cache_attention
-from webkv.gpu import Device, open_device
+from webkv.gpu import Device
 from webkv.kernels import attention, texels, variants
-from webkv.kernels.matmul import FEATURES
-
-
-@cache
-def texture_device() -> Device:
-    """One device for all tests here."""
-    return asyncio.run(open_device(features=FEATURES))
 
 
 def one_layer(**fields: Any) -> CacheConfig:
@@ -36,16 +28,16 @@ def one_layer(**fields: Any) -> CacheConfig:
 @pytest.fixture(autouse=True)
 def gpu() -> Device:
     """The device, which reads pages from textures."""
-    if PagedKVCache(texture_device(), one_layer()).layer(0).texture is None:
+    if PagedKVCache(featured_device(), one_layer()).layer(0).texture is None:
         pytest.skip("this device reads pages from buffers")
-    return texture_device()
+    return featured_device()
 
 
 @cache
 def pair_of(kind: str, aux: str) -> Pair:
     """As the state machine's own, with heads that fit."""
     groups = tuple(replace(each, head_dim=64) for each in KINDS[kind].groups)
-    return Pair(texture_device(), replace(KINDS[kind], groups=groups), aux)
+    return Pair(featured_device(), replace(KINDS[kind], groups=groups), aux)
 
 
 @pytest.mark.parametrize("machine", [CacheLife, SlidingLife, TreeLife])
@@ -151,6 +143,31 @@ async def test_tokens_appended_twice_are_read_as_they_are_now(gpu: Device) -> No
             made.attention(batch, 0, qkv, out)
     made.end_forward()
     assert await gpu.read(out) == expected
+
+
+async def latent_outputs(gpu: Device, textured: bool) -> np.ndarray:
+    """Outputs of two prefills over compressed rows, the second of which goes on in a page of the first."""
+    latent = group(kind="mla", kv_heads=1, head_dim=128, v_dim=64, rope=NO_ROPE)
+    made = PagedKVCache(gpu, config(latent))
+    assert (made.layer(0).texture is not None) == textured
+    made.add_sequence(0)
+    found = []
+    for seed in (1, 2):
+        rows, q = random(seed, 20, 128), random(seed + 2, 20, 512)
+        out = gpu.buffer(20 * 1024)
+        made.begin_forward([0], [20])
+        with gpu.batch() as batch:
+            made.append_mla_kv(batch, 0, gpu.buffer(rows.nbytes, data=rows))
+            queries = gpu.buffer(q.nbytes, data=q)
+            made.cross_attention(batch, 0, queries, out, sm_scale=0.1, include_new=True)
+        made.end_forward()
+        found.append(np.frombuffer(await gpu.read(out), np.float32))
+    return np.concatenate(found)
+
+
+async def test_compressed_rows_appended_to_a_page_that_was_copied_are_read(gpu: Device) -> None:
+    plain = await latent_outputs(await device(), False)
+    np.testing.assert_allclose(await latent_outputs(gpu, True), plain, atol=2e-6)
 
 
 async def test_decode_copies_closed_pages_once(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -15,24 +13,19 @@ from tests.kernels import test_attention_append as append
 from tests.kernels import test_attention_decode as decode
 from tests.kernels import test_attention_prefill as prefill
 from tests.kernels.paged import Held, Paged, rope_table, shape_of
+from tests.support import featured_device
 from webkv.gpu import Device, open_device
 from webkv.kernels.matmul import FEATURES
 from webkv.kernels.variants import quad_share, uses_quads
 
 
-@cache
-def quad_device() -> Device:
-    """One device with quad operations for all tests here."""
-    return asyncio.run(open_device(features=FEATURES))
-
-
 @pytest.fixture(autouse=True)
 def quads(monkeypatch: pytest.MonkeyPatch) -> Device:
     """The shared device is one with quad operations while a test runs."""
-    if not uses_quads(quad_device(), shape_of()):
+    if not uses_quads(featured_device(), shape_of()):
         pytest.skip("the adapter is no CPU, or has no subgroup operations")
-    monkeypatch.setattr(support, "_device", quad_device())
-    return quad_device()
+    monkeypatch.setattr(support, "_device", featured_device())
+    return featured_device()
 
 
 async def test_the_variant_is_chosen_from_facts_and_shape(quads: Device) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,28 +13,21 @@ from tests import support
 from tests.kernels import test_attention_prefill as prefill
 from tests.kernels.paged import NAN_WORD, Held, Paged, rope_table, shape_of
 from tests.kernels.test_attention_append import forget_last, places, rotated
-from tests.support import random, read_array
-from webkv.gpu import Device, open_device
+from tests.support import featured_device, random, read_array
+from webkv.gpu import Device
 from webkv.kernels import reference
 from webkv.kernels.attention import attend_decode, attend_prefill, decode_scratch_bytes
-from webkv.kernels.matmul import FEATURES
 from webkv.kernels.texels import closed_blocks, copy_to_texture, open_tokens, page_texture
 from webkv.kernels.variants import reads_textures
-
-
-@cache
-def texture_device() -> Device:
-    """One device for all tests here."""
-    return asyncio.run(open_device(features=FEATURES))
 
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
     """The device, which reads pages from textures."""
-    if not reads_textures(texture_device(), shape_of()):
+    if not reads_textures(featured_device(), shape_of()):
         pytest.skip("this device reads pages from buffers")
-    monkeypatch.setattr(support, "_device", texture_device())
-    return texture_device()
+    monkeypatch.setattr(support, "_device", featured_device())
+    return featured_device()
 
 
 def closed_pages(case: Paged) -> tuple[np.ndarray, np.ndarray]:

@@ -189,6 +189,7 @@ class Attention:
         """See `PagedKVCache.append_mla_kv`."""
         shape = self._shape(layer, "mla", 1.0)
         self._binding("latent", latent, work.rows * shape.head_dim)
+        self._textures.appended(layer)
         positions = work.views.groups[layer.at].append_position_map
         append_mla_kv(
             work.batch, latent=latent, pages=layer.pages, append_position_map=positions,
