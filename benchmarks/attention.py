@@ -146,7 +146,7 @@ class Pages:
     def new_pages(self) -> np.ndarray:
         """The pages that hold the query rows' own keys."""
         lists = self.order.reshape(self.case.batch, -1)
-        return lists[:, (self.case.context - self.case.rows) // PAGE_TOKENS :].reshape(-1)
+        return np.sort(lists[:, (self.case.context - self.case.rows) // PAGE_TOKENS :], axis=None)
 
     def index_arrays(self) -> dict[str, np.ndarray]:
         """The step's arrays: `page_indptr`, `page_indices`, `length_info`, `qo_indptr`."""
@@ -177,19 +177,16 @@ class OnDevice:
         self._device, self._made = device, list[Any]()
         case = self.case = host.case
         self.pages = self.buffer("pages", data=host.data)
-        self.texture = self._texture(host) if reads_textures(device, case.shape) else None
+        textured = reads_textures(device, case.shape)
+        self.texture = page_texture(device, self.pages.size, "pages") if textured else None
+        if textured:
+            with device.batch() as batch:
+                self.source(batch, np.arange(len(host.data)))
         self.q = self.buffer("q", data=host.q)
         self.out = self.buffer("out", host.q.nbytes)
         self.index = {name: self.buffer(name, data=array) for name, array in host.index_arrays().items()}
         self.table = PageTable(*(self.index[n] for n in ("page_indptr", "page_indices", "length_info")))
         self.q_stride = case.shape.q_width
-
-    def _texture(self, host: Pages) -> Any:
-        made = page_texture(self._device, self.pages.size, "pages")
-        with self._device.batch() as batch:
-            everything = np.arange(len(host.data))
-            copy_to_texture(batch, self.pages, made, host.data.shape[1], everything)
-        return made
 
     def source(self, batch: Batch, new: np.ndarray) -> PageSource:
         """Where prefill reads pages; `new` ones have just been written to their buffer."""

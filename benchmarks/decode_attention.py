@@ -25,7 +25,8 @@ from benchmarks.harness import Bench, Comparison, Goal, Row, on_gpu
 from benchmarks.limit import Reader
 from benchmarks.peers import onnxruntime, tvm
 from webkv.gpu import Batch, Device
-from webkv.kernels.attention import attend_decode, decode_scratch_bytes, kv_tiles
+from webkv.kernels.attention import attend_decode, decode_scratch_bytes
+from webkv.kernels.variants import kv_tiles
 
 QUESTION = "How close is decode attention to one plain read of the same KV bytes?"
 LIMIT = "read limit"

@@ -56,7 +56,7 @@ class Prefill:
     def __init__(self, device: Device, host: Pages) -> None:
         self._case, self._on = host.case, OnDevice(device, host)
         self._shape = host.case.shape
-        self._new = np.sort(host.new_pages())
+        self._new = host.new_pages()
         self.out, self.numpy_dtype = self._on.out, np.float32
 
     def record(self, batch: Batch) -> None:

@@ -44,7 +44,7 @@ def pair_of(kind: str, aux: str) -> Pair:
 def test_lives(machine: type[CacheLife], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "pair_of", staticmethod(pair_of))
     # Small splits, so that short lives have closed pages.
-    for module in (attention, texels, variants, cache_attention):
+    for module in (attention, variants, cache_attention):
         monkeypatch.setattr(module, "KV_TILE", 32)
     monkeypatch.setattr(texels, "_LEAST_OPEN", 8)
     run_state_machine_as_test(machine, settings=few(60))

@@ -10,8 +10,8 @@ import numpy as np
 
 from webkv.gpu import Device
 from webkv.kernels import reference
-from webkv.kernels.attention import kv_tiles
 from webkv.kernels.shape import AttentionShape, PageTable
+from webkv.kernels.variants import kv_tiles
 from webkv.layout import kv, latent
 
 NAN_WORD = 0xFFFFFFFF  # NaN as f32, and as both f16 of a pair

@@ -13,7 +13,7 @@ from webkv.cache.rope import RopeConfig
 from webkv.cache.sequence import Sequence
 from webkv.cache.tree import TokenTree
 from webkv.errors import CacheError
-from webkv.kernels.attention import kv_tiles
+from webkv.kernels.variants import kv_tiles
 
 
 @dataclass(frozen=True)

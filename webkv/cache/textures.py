@@ -55,7 +55,7 @@ class PageTextures:
         for at, (stale, arrays) in enumerate(zip(self._stale, step.groups, strict=True)):
             if stale is None:
                 continue
-            self._written[at] = np.unique(arrays.append_position_map // self._tokens)
+            self._written[at] = arrays.append_position_map // self._tokens
             closed = self._closed_pages(step, at) if arrays.max_tiles > 1 else _NONE
             self._closed[at] = closed[stale[:, closed].any(axis=0)]
 

@@ -23,19 +23,12 @@ from webkv.kernels.variants import (
     decode_rows,
     key_part,
     most_rows,
-    quad_lanes,
-    quad_share,
+    prefill_teams,
     turns,
-    uses_quads,
 )
 
 NO_LSE = -5e4
 """The lse of a row that sees no key, as in TVM; its weight in a merge is 0."""
-
-
-def kv_tiles(first: int, end: int) -> int:
-    """How many tiles hold the absolute positions `first` (of the first listed page) `.. end - 1`."""
-    return max(0, -(-end // KV_TILE) - first // KV_TILE)
 
 
 def decode_scratch_bytes(sequences: int, max_tiles: int, shape: AttentionShape) -> int:
@@ -113,13 +106,12 @@ class _Decode:
     ) -> None:  # fmt: skip
         """Attend to `tiles` parts of every sequence; `imports` say which, and how they are stored."""
         shape, device = self.shape, self.batch.device
-        quads = uses_quads(device, shape)
         rows = decode_rows(device, shape)
-        constants = {**attention_constants(device, shape, quads, self.q_stride, rows), "SPLIT": KV_TILE}
+        constants = {**attention_constants(device, shape, self.q_stride, rows), "SPLIT": KV_TILE}
         if "open" in imports:
             constants["OPEN"] = open_tokens(shape.page_tokens)
         texture = isinstance(pages, wgpu.GPUTextureView)
-        found = {**attention_parts(device, shape, quads, texture), "append": "attend_appended"}
+        found = {**attention_parts(device, shape, texture), "append": "attend_appended"}
         found |= {"part": "attend_part_split", "key": key_part(shape, constants)}
         if self.append:
             self._append(found, constants, texture)
@@ -190,16 +182,14 @@ def attend_prefill(
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
     extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
-    quads = uses_quads(batch.device, shape)
-    rows = most_rows(batch.device, shape)
-    teams = quad_lanes(batch.device) // quad_share(batch.device, shape) if quads else 1
-    constants = {**attention_constants(batch.device, shape, quads, q_stride, rows), "CAUSAL": causal}
-    if quads:
+    rows, teams = most_rows(batch.device, shape), prefill_teams(batch.device, shape)
+    constants = {**attention_constants(batch.device, shape, q_stride, rows), "CAUSAL": causal}
+    if teams > 1:
         constants["TEAMS"] = teams
     key = key_part(shape, constants)
     store = "attend_store" if lse is None else "attend_store_lse"
     mask = "attend_mask" if tree is None else "attend_mask_tree"
-    parts = attention_parts(batch.device, shape, quads, isinstance(pages, wgpu.GPUTextureView))
+    parts = attention_parts(batch.device, shape, isinstance(pages, wgpu.GPUTextureView))
     imports = {**parts, "key": key, "mask": mask, "store": store}
     kernel = batch.device.kernel("attend_prefill", constants, imports)
     tables = (table.page_indptr, table.length_info, table.page_indices)

@@ -12,7 +12,7 @@ import wgpu
 
 from webkv.gpu import TEXEL, Batch, Device
 from webkv.kernels.planes import LARGEST
-from webkv.kernels.variants import KV_TILE
+from webkv.kernels.variants import kv_tiles
 
 WIDTH = 1024
 """Texels in a row: 8192 rows, WebGPU's default limit, are the 128 MiB of the largest default binding."""
@@ -63,8 +63,7 @@ def closed_blocks(first_block: int, slots: int, page_tokens: int) -> int:
 
     `slots`: the end of the last block's slots, counted from block 0.
     """
-    first, last = first_block * page_tokens, slots - 1
-    if last // KV_TILE <= first // KV_TILE:
+    if kv_tiles(first_block * page_tokens, slots) <= 1:
         return 0
     step = open_tokens(page_tokens)
-    return max(0, last // step * step // page_tokens - first_block)
+    return max(0, (slots - 1) // step * step // page_tokens - first_block)

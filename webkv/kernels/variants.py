@@ -25,6 +25,11 @@ _PARTS = ("page_table", "page_strides", "page_place", "attend_row")
 _STEPS = ("core", "tile", "walk")
 
 
+def kv_tiles(first: int, end: int) -> int:
+    """How many tiles hold the absolute positions `first` (of the first listed page) `.. end - 1`."""
+    return max(0, -(-end // KV_TILE) - first // KV_TILE)
+
+
 def uses_quads(device: Device, shape: AttentionShape) -> bool:
     """Whether attention of this shape runs with quad operations on this device.
 
@@ -45,6 +50,11 @@ def quad_share(device: Device, shape: AttentionShape) -> int:
     """How many lanes share a slot's dims: a quad, or two where heads are wide and subgroups have both."""
     wide = shape.head_dim % 128 == 0 and shape.v_dim % 128 == 0
     return 8 if wide and device.facts.subgroups_of_8 else 4
+
+
+def prefill_teams(device: Device, shape: AttentionShape) -> int:
+    """Teams of a workgroup of prefill, each with rows of its own; see quad_core."""
+    return quad_lanes(device) // quad_share(device, shape) if uses_quads(device, shape) else 1
 
 
 def most_rows(device: Device, shape: AttentionShape) -> int:
@@ -113,19 +123,18 @@ def reads_textures(device: Device, shape: AttentionShape) -> bool:
     return in_textures(device) and uses_quads(device, shape) and _whole(shape)
 
 
-def attention_constants(
-    device: Device, shape: AttentionShape, quads: bool, q_stride: int, rows: int
-) -> dict[str, float]:
+def attention_constants(device: Device, shape: AttentionShape, q_stride: int, rows: int) -> dict[str, float]:
     """The override constants of both attention kernels."""
     found = {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride or shape.fused_width, "ROWS": rows}
-    if quads:
+    if uses_quads(device, shape):
         return {**found, "LANES": quad_lanes(device), "PAIRED": _paired(shape)}
     return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
 
 
-def attention_parts(device: Device, shape: AttentionShape, quads: bool, texture: bool) -> dict[str, str]:
+def attention_parts(device: Device, shape: AttentionShape, texture: bool) -> dict[str, str]:
     """The imports of both attention kernels; `texture`: for a shape that `reads_textures` approves."""
     assert not texture or reads_textures(device, shape), "this shape's pages are read from buffers"
+    quads = uses_quads(device, shape)
     steps = {f"attend_{step}": f"{'quad' if quads else 'attend'}_{step}" for step in _STEPS}
     page = _quad_codec(device, shape) if quads else page_codec(shape)
     found = {**{name: name for name in _PARTS}, **steps, "page": page, "pages": "pages_read"}
