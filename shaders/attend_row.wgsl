@@ -13,7 +13,3 @@ struct Row {
 fn rows_of(grid: u32) -> u32 {
     return ROWS + (grid >> 16u);
 }
-
-fn exp2_0(x: f32) -> f32 {
-    return select(exp2(x), 1.0, x == 0.0);  // exactly 1, or a tile a row does not see would change it
-}

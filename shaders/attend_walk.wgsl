@@ -50,7 +50,8 @@ fn attend_tile(keys: Keys, head: u32, base: i32, low: i32, high: i32, lane: u32,
         for (var i = 0u; i < SCORERS; i++) {
             m = max(m, partial[lane * SCORERS + i]);
         }
-        state[lane] = vec2<f32>(m, exp2_0(old - m));
+        // Exactly 1 where m stays, or a tile a row does not see would change it.
+        state[lane] = vec2<f32>(m, select(exp2(old - m), 1.0, old == m));
     }
     workgroupBarrier();
     if (scores) {

@@ -1,8 +1,8 @@
 // Attention with quad operations, in place of attend_core; HEAD_DIM, V_DIM: multiples of 8 SHARE, at most 256.
 //   score = q k^T * SM_SCALE, softcapped; p = 2^(score * log2 e - m); acc = acc * 2^(m_old - m) + p v
-// SHARE lanes in a row, a quad or two, take 4 neighbouring slots at a time for ROWS query rows.  Each has its
+// SHARE lanes in a row, a quad or two, take as many neighbouring slots at a time for ROWS query rows.  Each has its
 // share of the dims, in units of 8: of queries, kept in registers, of every dot product, and of sums of p v.
-// In between, lane j of a quad has slot j.
+// In between, each has a slot of its own.
 // Different teams have different rows and see all slots; the STREAMS of a team share the slots.
 // Indices of private arrays are constants once functions are inlined, so the arrays become registers.
 const TILE: i32 = 256;
@@ -21,17 +21,16 @@ override STREAMS: u32 = LANES / SHARE / TEAMS;
 #import share
 
 var<workgroup> part: array<vec4<f32>, 512>;  // at the end: [row][stream][V_DIM / 4]
-var<private> first_key: array<i32, 12>;       // a row sees keys first_key .. end_key - 1
-var<private> end_key: array<i32, 12>;
-var<private> mine: array<i32, 12>;            // see attend_mask_tree
-var<private> held: array<mat2x4<f32>, 96>;   // queries: [row][unit]
-var<private> sum: array<f32, 12>;             // this lane's share of one slot's score
-var<private> p: array<f32, 12>;               // of this lane's slot: its score, then its weight
-var<private> weight: array<vec4<f32>, 12>;    // of 4 slots
-var<private> m: array<f32, 12>;               // in units of log2
-var<private> fade: array<f32, 12>;            // 2^(m_old - m)
-var<private> total: array<f32, 12>;           // sum of p
-var<private> acc: array<mat2x4<f32>, 96>;    // [row][unit]
+var<private> first_key: array<i32, 16>;       // a row sees keys first_key .. end_key - 1
+var<private> end_key: array<i32, 16>;
+var<private> mine: array<i32, 16>;            // see attend_mask_tree
+var<private> held: array<mat2x4<f32>, 128>;   // queries: [row][unit]
+var<private> p: array<f32, 16>;               // a slot's score
+var<private> weight: array<array<u32, SHARE>, 16>;  // every slot's, as bits
+var<private> m: array<f32, 16>;               // in units of log2; whole
+var<private> fade: array<f32, 16>;            // 2^(m_old - m)
+var<private> total: array<f32, 16>;           // sum of p over this lane's slots
+var<private> acc: array<mat2x4<f32>, 128>;    // [row][unit]
 
 // Workgroup memory that is free until the walk ends.
 fn lend(at: u32, x: vec4<f32>) {
@@ -64,21 +63,35 @@ fn dot8(a: mat2x4<f32>, b: mat2x4<f32>, sum: f32) -> f32 {
     return fma(a[1].w, b[1].w, fma(a[1].z, b[1].z, fma(a[1].y, b[1].y, fma(a[1].x, b[1].x, low))));
 }
 
-fn dot_row(row: u32, pair: u32, k: array<mat2x4<f32>, 2>) {
+// A unit alone, where lanes have one at a time, may be half of what load16 has to load.
+fn load_units(at: u32, d: u32, e: u32) -> array<mat2x4<f32>, 2> {
+    if (PAIRED) {
+        return load16(at + d, at + e);
+    }
+    return array<mat2x4<f32>, 2>(load8(at + d), load8(at + e));
+}
+
+fn key_units(element: u32, d: u32, e: u32, key: i32) -> array<mat2x4<f32>, 2> {
+    if (PAIRED) {
+        return key16(element, d, e, key);
+    }
+    return array<mat2x4<f32>, 2>(key8(element, d, key), key8(element, e, key));
+}
+
+// A slot's score goes round the lanes that share it, and each adds its part.
+fn next_row(row: u32, source: u32) {
     if (row < ROWS) {
-        let unit = row * 8u + 2u * pair;
-        sum[row] = dot8(held[unit], k[0], sum[row]);
-        if ((2u * pair + 1u) * 8u * SHARE < HEAD_DIM) {
-            sum[row] = dot8(held[unit + 1u], k[1], sum[row]);
-        }
+        p[row] = subgroupShuffle(p[row], source);
     }
 }
 
-// The lane whose slot it is keeps the score that the quad's lanes have shares of.
-fn take_row(row: u32, here: bool) {
+fn dot_row(row: u32, pair: u32, k: array<mat2x4<f32>, 2>) {
     if (row < ROWS) {
-        let pair = sum[row] + quadSwapX(sum[row]);
-        p[row] = select(p[row], all_of(pair + quadSwapY(pair)), here);
+        let unit = row * 8u + 2u * pair;
+        p[row] = dot8(held[unit], k[0], p[row]);
+        if ((2u * pair + 1u) * 8u * SHARE < HEAD_DIM) {
+            p[row] = dot8(held[unit + 1u], k[1], p[row]);
+        }
     }
 }
 
@@ -90,59 +103,37 @@ fn scaled(x: f32, factor: f32) -> f32 {
     return s * LOG2_E;
 }
 
-// From this lane's score to its weight, and the quad's four weights.
+// One instruction on a CPU; max is three, as of a NaN and a number it takes the number.
+fn larger(a: f32, b: f32) -> f32 {
+    return select(b, a, a > b);
+}
+
+// 2^x for whole x <= 0.
+fn power_of_2(x: f32) -> f32 {
+    return bitcast<f32>((i32(larger(x, -127.0)) + 127) << 23u);
+}
+
+// From this lane's score to all lanes' weights.  m is a whole number: to change it takes no exp2, and is exact.
 fn weigh_row(row: u32, key: i32, key_scale: f32, value_scale: f32) {
     if (row < ROWS) {
         let seen = sees(row, vec4<i32>(key)).x;
         let s = select(LOWEST, scaled(p[row], key_scale), seen);
-        let two = max(s, quadSwapX(s));
         let old = m[row];
-        m[row] = max(old, max(two, quadSwapY(two)));
-        fade[row] = exp2_0(old - m[row]);
+        m[row] = larger(old, ceil(largest_of(s)));
+        fade[row] = power_of_2(old - m[row]);
         let x = select(0.0, exp2(s - m[row]), seen);
         total[row] = fma(total[row], fade[row], x);
-        let w = select(0.0, x * value_scale, seen);
-        let second = vec2<f32>(quadBroadcast(w, 2u), quadBroadcast(w, 3u));
-        weight[row] = vec4<f32>(quadBroadcast(w, 0u), quadBroadcast(w, 1u), second);
+        weight[row] = every_lane(bitcast<u32>(select(0.0, x * value_scale, seen)));
     }
 }
 
-fn add4(w: vec4<f32>, v: array<vec4<f32>, 4>, sum: vec4<f32>) -> vec4<f32> {
-    return fma(w.wwww, v[3], fma(w.zzzz, v[2], fma(w.yyyy, v[1], fma(w.xxxx, v[0], sum))));
+fn number(bits: u32) -> vec4<f32> {
+    return vec4<f32>(bitcast<f32>(bits));
 }
 
-fn add_row(row: u32, unit: u32, low: array<vec4<f32>, 4>, high: array<vec4<f32>, 4>) {
+fn add_row(row: u32, unit: u32, low: Values, high: Values) {
     if (row < ROWS) {
         let x = acc[row * 8u + unit] * fade[row];
-        acc[row * 8u + unit] = mat2x4<f32>(add4(weight[row], low, x[0]), add4(weight[row], high, x[1]));
+        acc[row * 8u + unit] = mat2x4<f32>(add_values(weight[row], low, x[0]), add_values(weight[row], high, x[1]));
     }
-}
-
-// The row's sums move up by 4 dims.
-fn next_half(row: u32) {
-    if (row < ROWS) {
-        let at = row * 8u;
-        acc[at] = mat2x4<f32>(acc[at][1], acc[at + 1u][0]);
-        acc[at + 1u] = mat2x4<f32>(acc[at + 1u][1], acc[at + 2u][0]);
-        acc[at + 2u] = mat2x4<f32>(acc[at + 2u][1], acc[at + 3u][0]);
-        acc[at + 3u] = mat2x4<f32>(acc[at + 3u][1], acc[at + 4u][0]);
-        acc[at + 4u] = mat2x4<f32>(acc[at + 4u][1], acc[at + 5u][0]);
-        acc[at + 5u] = mat2x4<f32>(acc[at + 5u][1], acc[at + 6u][0]);
-        acc[at + 6u] = mat2x4<f32>(acc[at + 6u][1], acc[at + 7u][0]);
-        acc[at + 7u] = mat2x4<f32>(acc[at + 7u][1], vec4<f32>());
-    }
-}
-
-struct Sums {
-    half: vec4<f32>,
-    state: vec2<f32>,  // m and this lane's share of the sum of p
-}
-
-fn pick(sums: Sums, number: u32, row: u32) -> Sums {
-    if (row >= ROWS) {
-        return sums;
-    }
-    let here = number == row;
-    let state = select(sums.state, vec2<f32>(m[row], total[row]), here);
-    return Sums(select(sums.half, acc[row * 8u][0], here), state);
 }

@@ -1,6 +1,8 @@
 // What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
 // What every row needs once is a loop in which values move up: a copy for each row would compile for seconds.
-var<workgroup> state: array<vec2<f32>, 24>;  // [row][stream] m and the sum of p
+#import sums
+
+var<workgroup> state: array<vec2<f32>, 32>;  // [row][stream] m and the sum of p
 
 fn next_query(row: u32) {
     if (row + 1u < ROWS) {
@@ -16,6 +18,13 @@ fn next_query(row: u32) {
         held[row * 8u + 6u] = held[row * 8u + 14u];
         held[row * 8u + 7u] = held[row * 8u + 15u];
     }
+}
+
+fn next_queries(row: u32) {
+    next_query(row);
+    next_query(row + 1u);
+    next_query(row + 2u);
+    next_query(row + 3u);
 }
 
 // The last row's units move up, and a new one comes last.
@@ -34,46 +43,22 @@ fn hold(unit: mat2x4<f32>) {
 fn begin(lane: u32, rows: u32) {
     for (var row = 0u; row < rows; row++) {
         let next = row_of(row);
-        next_query(0u);
-        next_query(1u);
-        next_query(2u);
-        next_query(3u);
-        next_query(4u);
-        next_query(5u);
-        next_query(6u);
-        next_query(7u);
-        next_query(8u);
-        next_query(9u);
-        next_query(10u);
+        next_queries(0u);
+        next_queries(4u);
+        next_queries(8u);
+        next_queries(12u);
         first_key[ROWS - 1u] = next.first;
         end_key[ROWS - 1u] = next.end;
         mine[ROWS - 1u] = next.mine;
-        for (var unit = 0u; unit < HEAD_DIM / (8u * SHARE); unit++) {
+        for (var unit = 0u; unit < HEAD_DIM / (8u * SHARE) + (rows - ROWS); unit++) {
             let at = next.query + dim_of(unit, lane) / 4u;
             hold(mat2x4<f32>(query4(at), query4(at + 1u)));
         }
     }
-    m = array<f32, 12>(
-        LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST,
-        LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST,
+    m = array<f32, 16>(
+        LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST,
+        LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST, LOWEST,
     );
-}
-
-// A row's next 4 sums.
-fn sums_of(row: u32) -> Sums {
-    var x = Sums(acc[0][0], vec2<f32>(m[0], total[0]));
-    x = pick(x, row, 1u);
-    x = pick(x, row, 2u);
-    x = pick(x, row, 3u);
-    x = pick(x, row, 4u);
-    x = pick(x, row, 5u);
-    x = pick(x, row, 6u);
-    x = pick(x, row, 7u);
-    x = pick(x, row, 8u);
-    x = pick(x, row, 9u);
-    x = pick(x, row, 10u);
-    x = pick(x, row, 11u);
-    return x;
 }
 
 // Add up the streams' parts of a row, and store it.
@@ -86,12 +71,12 @@ fn store_merged(row: u32, lane: u32) {
         all.x = max(all.x, state[s].x);
     }
     for (var s = first; s < first + STREAMS; s++) {
-        all.y = fma(state[s].y, exp2_0(state[s].x - all.x), all.y);
+        all.y = fma(state[s].y, power_of_2(state[s].x - all.x), all.y);
     }
     for (var quad = lane; quad < quads; quad += LANES) {
         var x = vec4<f32>();
         for (var s = first; s < first + STREAMS; s++) {
-            x = fma(vec4<f32>(exp2_0(state[s].x - all.x)), part[s * quads + quad], x);
+            x = fma(vec4<f32>(power_of_2(state[s].x - all.x)), part[s * quads + quad], x);
         }
         store4(record, quad, x, all);
     }
@@ -99,12 +84,11 @@ fn store_merged(row: u32, lane: u32) {
 
 // The barrier comes when no sums are left in registers: llvmpipe would keep all that cross it in memory.
 fn finish(lane: u32, rows: u32) {
-    for (var half = 0u; half < V_DIM / (4u * SHARE); half++) {
+    for (var half = 0u; half < V_DIM / (4u * SHARE) + (rows - ROWS); half++) {
         let quad = dim_of(half / 2u, lane) / 4u + half % 2u;
         for (var row = 0u; row < rows; row++) {
             let x = sums_of(row);
-            let two = x.state.y + quadSwapX(x.state.y);
-            let own = vec2<f32>(x.state.x, two + quadSwapY(two));
+            let own = vec2<f32>(x.state.x, sum_of(x.state.y));
             if (STREAMS == 1u) {
                 store4(row_of(row).record, quad, x.half, own);
             } else {
@@ -113,18 +97,10 @@ fn finish(lane: u32, rows: u32) {
                 state[stream] = own;
             }
         }
-        next_half(0u);
-        next_half(1u);
-        next_half(2u);
-        next_half(3u);
-        next_half(4u);
-        next_half(5u);
-        next_half(6u);
-        next_half(7u);
-        next_half(8u);
-        next_half(9u);
-        next_half(10u);
-        next_half(11u);
+        next_halves(0u);
+        next_halves(4u);
+        next_halves(8u);
+        next_halves(12u);
     }
     if (STREAMS > 1u) {
         workgroupBarrier();

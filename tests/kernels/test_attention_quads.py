@@ -16,7 +16,7 @@ from tests.kernels.paged import Held, Paged, rope_table, shape_of
 from tests.support import featured_device
 from webkv.gpu import Device, open_device
 from webkv.kernels.matmul import FEATURES
-from webkv.kernels.variants import quad_share, uses_quads
+from webkv.kernels.variants import prefill_share, uses_quads
 
 
 @pytest.fixture(autouse=True)
@@ -146,10 +146,10 @@ async def test_pages_in_64_bit_words_give_the_same_bits(dtype: str, quads: Devic
         assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("dim", [128, 256])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 async def test_one_quad_or_two_for_a_slot_agree(dim: int, quads: Device) -> None:
     case = Paged(shape_of(8, 2, dim, dtype="f16"), HELD)
-    if quad_share(quads, case.shape) != 8:
+    if prefill_share(quads, case.shape) != 8:
         pytest.skip("the adapter's subgroups are no pairs of quads")
     q = case.queries(len(HELD))
     rows = [1, 13, 0, 7, 20]
@@ -157,7 +157,7 @@ async def test_one_quad_or_two_for_a_slot_agree(dim: int, quads: Device) -> None
     here = [await decode.decode(case, q), await prefill.prefill(case, several, rows)]
     device = support._device = await open_device(features=FEATURES)
     device.facts = replace(device.facts, name="another CPU")
-    assert quad_share(device, case.shape) == 4
+    assert prefill_share(device, case.shape) == 4
     there = [await decode.decode(case, q), await prefill.prefill(case, several, rows)]
     for a, b in zip(sum(here, ()), sum(there, ()), strict=True):
         np.testing.assert_allclose(a, b, atol=4e-6, rtol=1e-5)

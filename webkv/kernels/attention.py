@@ -21,8 +21,10 @@ from webkv.kernels.variants import (
     attention_constants,
     attention_parts,
     decode_rows,
+    decode_share,
     key_part,
-    most_rows,
+    prefill_rows,
+    prefill_share,
     prefill_teams,
     turns,
 )
@@ -106,12 +108,12 @@ class _Decode:
     ) -> None:  # fmt: skip
         """Attend to `tiles` parts of every sequence; `imports` say which, and how they are stored."""
         shape, device = self.shape, self.batch.device
-        rows = decode_rows(device, shape)
-        constants = {**attention_constants(device, shape, self.q_stride, rows), "SPLIT": KV_TILE}
+        rows, share = decode_rows(device, shape), decode_share(device, shape)
+        constants = {**attention_constants(device, shape, self.q_stride, rows, share), "SPLIT": KV_TILE}
         if "open" in imports:
             constants["OPEN"] = open_tokens(shape.page_tokens)
         texture = isinstance(pages, wgpu.GPUTextureView)
-        found = {**attention_parts(device, shape, texture), "append": "attend_appended"}
+        found = {**attention_parts(device, shape, texture, share), "append": "attend_appended"}
         found |= {"part": "attend_part_split", "key": key_part(shape, constants)}
         if self.append:
             self._append(found, constants, texture)
@@ -182,14 +184,14 @@ def attend_prefill(
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
     extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
-    rows, teams = most_rows(batch.device, shape), prefill_teams(batch.device, shape)
-    constants = {**attention_constants(batch.device, shape, q_stride, rows), "CAUSAL": causal}
+    rows, teams, share = (f(batch.device, shape) for f in (prefill_rows, prefill_teams, prefill_share))
+    constants = {**attention_constants(batch.device, shape, q_stride, rows, share), "CAUSAL": causal}
     if teams > 1:
         constants["TEAMS"] = teams
     key = key_part(shape, constants)
     store = "attend_store" if lse is None else "attend_store_lse"
     mask = "attend_mask" if tree is None else "attend_mask_tree"
-    parts = attention_parts(batch.device, shape, isinstance(pages, wgpu.GPUTextureView))
+    parts = attention_parts(batch.device, shape, isinstance(pages, wgpu.GPUTextureView), share)
     imports = {**parts, "key": key, "mask": mask, "store": store}
     kernel = batch.device.kernel("attend_prefill", constants, imports)
     tables = (table.page_indptr, table.length_info, table.page_indices)

@@ -35,34 +35,51 @@ def uses_quads(device: Device, shape: AttentionShape) -> bool:
 
     Only on CPUs: a quad's share of queries and sums is too much for the registers of a GPU's lane.
     """
-    whole = shape.head_dim % 32 == 0 and shape.v_dim % 32 == 0 and shape.page_tokens % 4 == 0
+    whole = _multiples(shape, 32) and shape.page_tokens % 4 == 0
     fits = whole and max(shape.head_dim, shape.v_dim) <= 256
     return fits and device.facts.adapter_type == "CPU" and "subgroup" in device.facts.features
 
 
+def _multiples(shape: AttentionShape, dims: int) -> bool:
+    return shape.head_dim % dims == 0 and shape.v_dim % dims == 0
+
+
+def _octets(device: Device, shape: AttentionShape) -> bool:
+    """Whether two quads can share this shape's dims and slots."""
+    return _multiples(shape, 64) and shape.page_tokens % 8 == 0 and device.facts.subgroups_of_8
+
+
+def decode_share(device: Device, shape: AttentionShape) -> int:
+    """How many lanes share dims and slots in decode with quads: a quad, or two where heads are wide."""
+    return 8 if _octets(device, shape) and _multiples(shape, 128) else 4
+
+
+def prefill_share(device: Device, shape: AttentionShape) -> int:
+    """How many lanes share dims and slots in prefill with quads: two quads, where subgroups have both."""
+    return 8 if _octets(device, shape) else 4
+
+
 def quad_lanes(device: Device) -> int:
-    """Lanes of a workgroup with quads."""
-    # SwiftShader runs 4 lanes at once: two quads of a workgroup would only take turns.
-    return 4 if "swiftshader" in device.facts.name.lower() else 8
-
-
-def quad_share(device: Device, shape: AttentionShape) -> int:
-    """How many lanes share a slot's dims: a quad, or two where heads are wide and subgroups have both."""
-    wide = shape.head_dim % 128 == 0 and shape.v_dim % 128 == 0
-    return 8 if wide and device.facts.subgroups_of_8 else 4
+    """Lanes of a workgroup with quads: those that run at once."""
+    return 8 if device.facts.subgroups_of_8 else 4
 
 
 def prefill_teams(device: Device, shape: AttentionShape) -> int:
     """Teams of a workgroup of prefill, each with rows of its own; see quad_core."""
-    return quad_lanes(device) // quad_share(device, shape) if uses_quads(device, shape) else 1
+    return quad_lanes(device) // prefill_share(device, shape) if uses_quads(device, shape) else 1
 
 
-def most_rows(device: Device, shape: AttentionShape) -> int:
-    """The most query rows of a workgroup."""
+def prefill_rows(device: Device, shape: AttentionShape) -> int:
+    """Query rows of a team of prefill."""
+    return _most_rows(device, shape, prefill_share(device, shape))
+
+
+def _most_rows(device: Device, shape: AttentionShape, share: int) -> int:
     if not uses_quads(device, shape):
         return _MAX_ROWS
     # As many as compile in about a second: code grows with rows * dims of a lane.
-    return min(12, max(256 * quad_share(device, shape) // max(shape.head_dim, shape.v_dim), 4))
+    dims = max(shape.head_dim, shape.v_dim) // share
+    return min(16, 224 // dims) if share == 8 else min(12, max(256 // dims, 4))
 
 
 def appends(device: Device, shape: AttentionShape) -> bool:
@@ -88,7 +105,7 @@ def turns(shape: AttentionShape) -> bool:
 
 def decode_rows(device: Device, shape: AttentionShape) -> int:
     """Query heads of one KV head that a workgroup of decode takes: equal parts of the group."""
-    most = most_rows(device, shape)
+    most = _most_rows(device, shape, decode_share(device, shape))
     if uses_quads(device, shape):
         most = min(most, _TURNED_FLOATS // shape.head_dim)
     return -(-shape.group // -(-shape.group // most))
@@ -102,14 +119,9 @@ def page_codec(shape: AttentionShape) -> str:
     return f"page_{shape.dtype}" if wide else f"page_{shape.dtype}_narrow"
 
 
-def _paired(shape: AttentionShape) -> bool:
-    """Whether a lane of a quad has 16 neighbouring dims at a time, and not 8."""
-    return shape.head_dim % 64 == 0 and shape.v_dim % 64 == 0
-
-
 def _whole(shape: AttentionShape) -> bool:
-    """Whether what a lane of a quad loads at once is 16 neighbouring elements at a multiple of 16."""
-    return _paired(shape) and all(number % 16 == 0 for number in (*shape.key[:4], *shape.value[:4]))
+    """Whether the pages can be read in words of 16 elements."""
+    return _multiples(shape, 64) and all(number % 16 == 0 for number in (*shape.key[:4], *shape.value[:4]))
 
 
 def _quad_codec(device: Device, shape: AttentionShape) -> str:
@@ -123,15 +135,17 @@ def reads_textures(device: Device, shape: AttentionShape) -> bool:
     return in_textures(device) and uses_quads(device, shape) and _whole(shape)
 
 
-def attention_constants(device: Device, shape: AttentionShape, q_stride: int, rows: int) -> dict[str, float]:
+def attention_constants(
+    device: Device, shape: AttentionShape, q_stride: int, rows: int, share: int
+) -> dict[str, float]:
     """The override constants of both attention kernels."""
     found = {**shape.constants(*_CONSTANTS), "Q_STRIDE": q_stride or shape.fused_width, "ROWS": rows}
     if uses_quads(device, shape):
-        return {**found, "LANES": quad_lanes(device), "PAIRED": _paired(shape)}
+        return {**found, "LANES": quad_lanes(device), "PAIRED": _multiples(shape, 16 * share)}
     return {**found, "LANES": max(_MIN_LANES, -(-shape.v_dim // 8))}
 
 
-def attention_parts(device: Device, shape: AttentionShape, texture: bool) -> dict[str, str]:
+def attention_parts(device: Device, shape: AttentionShape, texture: bool, share: int) -> dict[str, str]:
     """The imports of both attention kernels; `texture`: for a shape that `reads_textures` approves."""
     assert not texture or reads_textures(device, shape), "this shape's pages are read from buffers"
     quads = uses_quads(device, shape)
@@ -139,7 +153,7 @@ def attention_parts(device: Device, shape: AttentionShape, texture: bool) -> dic
     page = _quad_codec(device, shape) if quads else page_codec(shape)
     found = {**{name: name for name in _PARTS}, **steps, "page": page, "pages": "pages_read"}
     if quads:
-        found["share"] = f"quad_share_{quad_share(device, shape)}"
+        found |= {"share": f"quad_share_{share}", "sums": "quad_sums"}
     if texture:
         found |= {"page": f"page_{shape.dtype}_texels", "pages": "pages_texels"}
     return {**found, "query": "attend_query"}
