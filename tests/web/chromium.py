@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -51,8 +52,13 @@ def missing() -> str:
     return "" if importlib.util.find_spec("playwright") else "playwright is not installed"
 
 
-def browser_process(profile: Path) -> int:
-    """The process id of the browser that was started on `profile`."""
+async def kill(context: Any, profile: Path) -> None:
+    """Kill the browser that was started on `profile`; until playwright knows, closing `context` may fail."""
+    async with context.expect_event("close"):
+        os.kill(_browser_process(profile), signal.SIGKILL)
+
+
+def _browser_process(profile: Path) -> int:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

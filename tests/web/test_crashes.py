@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from tests.models.tiny import Kind, write_tiny_llama
 from tests.web.chatpage import ChatPage
-from tests.web.chromium import browser, browser_process, missing, served
+from tests.web.chromium import browser, kill, missing, served
 from webkv.serve import Pages
 from webkv.site import prepare
 
@@ -111,7 +109,7 @@ async def run_all(root: str, profile: Path) -> dict[str, Any]:
             chat = await crash(chat, context, root)
             results[name] = await outcome(chat)
         await new_answer(chat, BEFORE)
-        os.kill(browser_process(profile), signal.SIGKILL)
+        await kill(context, profile)
     async with browser(profile) as context:
         results["browser killed"] = await outcome(await reopened(context, root))
     return results

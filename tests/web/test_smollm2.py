@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.web.chatpage import ChatPage
-from tests.web.chromium import browser, browser_process, missing, served
+from tests.web.chromium import browser, kill, missing, served
 from webkv.errors import ModelError
 from webkv.models.locate import locate
 from webkv.serve import Pages
@@ -54,7 +52,7 @@ async def test_an_answer_goes_on_after_the_browser_was_killed() -> None:
             await chat.page.evaluate("told.length = 0")
             await ask(chat)
             await chat.wait("token", BEFORE)
-            os.kill(browser_process(Path(profile)), signal.SIGKILL)
+            await kill(context, Path(profile))
         async with browser(Path(profile)) as context:
             chat = await ChatPage.open(context, root)
             await chat.answered()
