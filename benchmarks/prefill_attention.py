@@ -110,8 +110,11 @@ async def _row(bench: Bench, peer: Device | None, multiplier: Multiplier, case: 
             other = tvm.TvmAttention(peer, host, "prefill")
             closing.append(other)
             problem = await wrong(peer, other, expected, case.dtype)
-            notes.append(problem and f"{tvm.NAME} {problem}")
-            candidates.append(on_gpu(tvm.NAME, peer, other.record))
+            if problem:
+                # llvmpipe ends loops after 65535 turns: a workgroup with many tiles leaves rows out.
+                notes.append(f"{tvm.NAME} left out: {problem.lower() if bench.software else problem}")
+            else:
+                candidates.append(on_gpu(tvm.NAME, peer, other.record))
     result = await bench.compare(candidates)
     for made in closing:
         made.close()

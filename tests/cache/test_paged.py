@@ -11,6 +11,8 @@ import pytest
 from tests.cache.harness import NO_ROPE, Pair, config, group
 from tests.support import cases, device, random, read_array
 from webkv.cache import CacheConfig, RopeConfig
+from webkv.errors import CacheError
+from webkv.kernels import attention, variants
 
 ROPES = {
     "none": NO_ROPE,
@@ -215,6 +217,32 @@ async def test_rows_beyond_the_batch_are_left_alone() -> None:
     assert np.array_equal(
         await read_array(gpu, pair.out, np.float32, (91, 64), 4 * 64 * 5), random(1, 96, 64)[5:]
     )
+
+
+async def test_prefill_over_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, variants):
+        monkeypatch.setattr(module, "PREFILL_PART", 256)
+    groups = group(), group("local", (1,), window=20)
+    pair = Pair(await device(), config(*groups, max_total_len=1024, prefill_chunk_size=512))
+    for seq in range(2):
+        pair.do("add_sequence", seq)
+    for lengths in ([250, 3], [9, 300], [270, 1]):
+        await pair.agrees([0, 1], lengths)
+    for seq in range(2):
+        await pair.same_kv(seq)
+
+
+async def test_parts_that_take_more_than_a_binding_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, variants):
+        monkeypatch.setattr(module, "PREFILL_PART", 256)
+    gpu = await device()
+    pair = Pair(gpu, config(max_total_len=2048, prefill_chunk_size=65536))
+    pair.cache.add_sequence(0)
+    pair.cache.begin_forward([0], [1800])
+    qkv, out = (gpu.buffer(4 * 1800 * 128) for _ in range(2))
+    problem = "prefill in 8 parts of keys needs 2560 bytes for each row of prefill_chunk_size 65536"
+    with pytest.raises(CacheError, match=problem), gpu.batch() as batch:
+        pair.cache.attention(batch, 0, qkv, out, mode="prefill")
 
 
 @pytest.mark.parametrize("aux", ["plain", "cached"])

@@ -11,7 +11,7 @@ import numpy as np
 from webkv.gpu import Device
 from webkv.kernels import reference
 from webkv.kernels.shape import AttentionShape, PageTable
-from webkv.kernels.variants import kv_tiles
+from webkv.kernels.variants import kv_parts, kv_tiles
 from webkv.layout import kv, latent
 
 NAN_WORD = 0xFFFFFFFF  # NaN as f32, and as both f16 of a pair
@@ -113,9 +113,15 @@ class Paged:
 
     def max_tiles(self) -> int:
         """What a host passes to `attend_decode`."""
-        starts = [h.freed // self.shape.page_tokens * self.shape.page_tokens for h in self.held]
-        ends = [h.length + h.offset - h.sink for h in self.held]
-        return max(kv_tiles(first, end) for first, end in zip(starts, ends, strict=True))
+        return max(kv_tiles(*ends) for ends in self._spans())
+
+    def max_parts(self) -> int:
+        """What a host passes to `attend_prefill`."""
+        return max(kv_parts(*ends) for ends in self._spans())
+
+    def _spans(self) -> list[tuple[int, int]]:
+        size = self.shape.page_tokens
+        return [(h.freed // size * size, h.length + h.offset - h.sink) for h in self.held]
 
     def upload(self, gpu: Device) -> tuple[Any, PageTable]:
         """`(pages, table)` on the device; unused entries of the arrays would be read out of range."""

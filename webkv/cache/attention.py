@@ -15,7 +15,14 @@ from webkv.errors import CacheError
 from webkv.gpu import Batch, Device, Slice
 from webkv.gpu.batch import Dispatch
 from webkv.kernels.append import append_kv, append_mla_kv, fuse_qkv
-from webkv.kernels.attention import attend_decode, attend_prefill, decode_scratch_bytes, merge_state
+from webkv.kernels.attention import (
+    Parts,
+    attend_decode,
+    attend_prefill,
+    decode_scratch_bytes,
+    merge_state,
+    prefill_scratch_floats,
+)
 from webkv.kernels.shape import AttentionShape, Binding, PageTable
 from webkv.kernels.variants import KV_TILE, appends
 
@@ -49,19 +56,19 @@ class Attention:
         self._device = device
         self._textures = textures
         self._config = config
+        self._limit = device.facts.limits["max-storage-buffer-binding-size"]
         self._scratch = device.buffer(self._scratch_bytes(layers), label="attention splits")
         self._ragged = RaggedArrays(device, config)
         self._rows: dict[str, Binding] = {}
         self._decodes: dict[int, tuple[Any, list[Dispatch]]] = {}  # each layer's last, to repeat
 
     def _scratch_bytes(self, layers: dict[int, Layer]) -> int:
-        limit = self._device.facts.limits["max-storage-buffer-binding-size"]
         config, size = self._config, 0
         for layer in layers.values():
             tokens = config.num_pages(layer.group) * config.page_tokens
             tiles = -(-tokens // KV_TILE) + 1
             size = max(size, decode_scratch_bytes(config.reserved_num_seqs, tiles, layer.shape))
-        return min(size, limit)
+        return min(size, self._limit)
 
     def _binding(self, what: str, binding: Binding, floats: int) -> None:
         buffer = binding.buffer if isinstance(binding, Slice) else binding
@@ -162,6 +169,7 @@ class Attention:
             work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
             sequences=len(work.step.sequences), max_rows=max(work.step.lengths), lse=lse,
             q_stride=shape.q_width, causal=False, rope_full=layer.rope_full, shape=shape,
+            parts=self._parts(work, layer, shape),
         )  # fmt: skip
 
     def merge(
@@ -175,15 +183,9 @@ class Attention:
         ):  # fmt: skip
             self._binding(what, binding, work.rows * heads * floats)
         merge_state(
-            work.batch,
-            out=out,
-            lse=lse,
-            other_out=other_out,
-            other_lse=other_lse,
-            n=work.rows,
-            heads=heads,
-            v_dim=width,
-        )
+            work.batch, out=out, lse=lse, other_out=other_out, other_lse=other_lse,
+            n=work.rows, heads=heads, v_dim=width,
+        )  # fmt: skip
 
     def append_mla(self, work: Work, layer: Layer, latent: Binding) -> None:
         """See `PagedKVCache.append_mla_kv`."""
@@ -291,4 +293,17 @@ class Attention:
             work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
             sequences=sequences, max_rows=max(work.step.lengths), shape=shape, lse=lse, q_stride=q_stride,
             tree=work.views.tree if work.step.tree is not None else None, rope_full=layer.rope_full,
+            parts=self._parts(work, layer, shape),
         )  # fmt: skip
+
+    def _parts(self, work: Work, layer: Layer, shape: AttentionShape) -> Parts | None:
+        count = work.step.groups[layer.at].max_parts
+        if count <= 1:
+            return None
+        floats = prefill_scratch_floats(count, shape)
+        if F32 * floats * self._config.prefill_chunk_size > self._limit:
+            raise CacheError(
+                f"prefill in {count} parts of keys needs {F32 * floats} bytes for each row of "
+                f"prefill_chunk_size {self._config.prefill_chunk_size}, the device binds {self._limit}"
+            )
+        return Parts(count, work.rows, self._rows_scratch("parts of rows", floats))

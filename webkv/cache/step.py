@@ -13,14 +13,14 @@ from webkv.cache.rope import RopeConfig
 from webkv.cache.sequence import Sequence
 from webkv.cache.tree import TokenTree
 from webkv.errors import CacheError
-from webkv.kernels.variants import kv_tiles
+from webkv.kernels.variants import kv_parts, kv_tiles
 
 
 @dataclass(frozen=True)
 class GroupArrays:
     """The index arrays of one layer group, int32; `webkv.kernels.shape` says what they mean.
 
-    `max_tiles`: the most KV tiles of one sequence, for the grid of decode.
+    `max_tiles`: the most KV tiles of one sequence, for the grid of decode; `max_parts`: parts, for prefill's.
     """
 
     page_indptr: np.ndarray
@@ -29,6 +29,7 @@ class GroupArrays:
     append_position_map: np.ndarray
     rope_table: np.ndarray | None
     max_tiles: int
+    max_parts: int
 
 
 @dataclass(frozen=True)
@@ -214,13 +215,13 @@ def _arrays(
         table = tables.get(group.rope)
         if table is None:
             table = tables[group.rope] = group.rope.table(positions)
+    spans = [(p.first_block * tokens, s.slots) for p, s in zip(lists, sequences, strict=True)]
     return GroupArrays(
         page_indptr=_prefix_sums([len(pages) for pages in lists]),
         page_indices=np.concatenate([pages.view for pages in lists]),
         length_info=info,
         append_position_map=np.concatenate(maps).astype(np.int32),
         rope_table=table,
-        max_tiles=max(
-            kv_tiles(p.first_block * tokens, s.slots) for p, s in zip(lists, sequences, strict=True)
-        ),
+        max_tiles=max(kv_tiles(*ends) for ends in spans),
+        max_parts=max(kv_parts(*ends) for ends in spans),
     )

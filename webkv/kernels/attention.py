@@ -17,6 +17,7 @@ from webkv.kernels.shape import AttentionShape, Binding, PageSource, PageTable
 from webkv.kernels.texels import open_tokens
 from webkv.kernels.variants import (
     KV_TILE,
+    PREFILL_PART,
     appends,
     attention_constants,
     attention_parts,
@@ -154,6 +155,24 @@ def _merge_splits(
     batch.dispatch(kernel, group, shape.q_heads, sequences)
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What prefill needs for more than one part of keys.
+
+    `count`: the largest `kv_parts` of the batch.  `rows`: of all sequences.  `scratch`:
+    `prefill_scratch_floats` for each of them.
+    """
+
+    count: int
+    rows: int
+    scratch: Binding
+
+
+def prefill_scratch_floats(parts: int, shape: AttentionShape) -> int:
+    """Floats that `attend_prefill` needs in `Parts.scratch` for each query row."""
+    return parts * shape.q_heads * (shape.v_dim + 4)
+
+
 def attend_prefill(
     batch: Batch,
     *,
@@ -170,6 +189,7 @@ def attend_prefill(
     causal: bool = True,
     tree: Binding | None = None,
     rope_full: Binding | None = None,
+    parts: Parts | None = None,
 ) -> None:
     """Ragged query rows: `out[qo_indptr[sequences]][q_heads][v_dim]` f32 (FlashAttention over pages).
 
@@ -180,24 +200,43 @@ def attend_prefill(
     sees node j if first_j <= first_r < end_j (T = 0: causal).  At most one of `lse`, `tree` and `rope_full`
     may be given.  `pages`: their buffer, or a texture of it for shapes that `reads_textures` approves.  Other
     arguments as in `attend_decode`.
+
+    `parts`: for batches in which a sequence has several; each is attended to by itself, and all are merged.
     """
     assert (rope_full is not None) == (shape.rope == "inline"), "rope_full belongs to inline shapes"
     extras = [extra for extra in (lse, tree, rope_full) if extra is not None]
     assert len(extras) <= 1, "only one of lse, tree and rope_full fits into eight bindings"
     rows, teams, share = (f(batch.device, shape) for f in (prefill_rows, prefill_teams, prefill_share))
     constants = {**attention_constants(batch.device, shape, q_stride, rows, share), "CAUSAL": causal}
+    constants["PART"] = PREFILL_PART
     if teams > 1:
         constants["TEAMS"] = teams
-    key = key_part(shape, constants)
-    store = "attend_store" if lse is None else "attend_store_lse"
-    mask = "attend_mask" if tree is None else "attend_mask_tree"
-    parts = attention_parts(batch.device, shape, isinstance(pages, wgpu.GPUTextureView), share)
-    imports = {**parts, "key": key, "mask": mask, "store": store}
+    imports = attention_parts(batch.device, shape, isinstance(pages, wgpu.GPUTextureView), share)
+    imports["key"] = key_part(shape, constants)
+    imports["mask"] = "attend_mask" if tree is None else "attend_mask_tree"
+    imports["store"] = "attend_store" if lse is None else "attend_store_lse"
+    target, count = out, 1
+    if parts is not None:
+        imports["store"] = "attend_store_split"
+        target, count = parts.scratch, parts.count
+        extras = [extra for extra in extras if extra is not lse]
     kernel = batch.device.kernel("attend_prefill", constants, imports)
     tables = (table.page_indptr, table.length_info, table.page_indices)
-    group = kernel.bind(q, pages, *tables, out, qo_indptr, *extras)
+    group = kernel.bind(q, pages, *tables, target, qo_indptr, *extras)
     pairs = max_rows * shape.group
-    batch.dispatch(kernel, group, -(-pairs // (rows * teams)), shape.kv_heads, sequences)
+    batch.dispatch(kernel, group, -(-pairs // (rows * teams)), shape.kv_heads * count, sequences)
+    if parts is not None:
+        _merge_parts(batch, parts, out, lse, shape)
+
+
+def _merge_parts(
+    batch: Batch, parts: Parts, out: Binding, lse: Binding | None, shape: AttentionShape
+) -> None:
+    constants = {**shape.constants("V_DIM"), "LANES": shape.v_dim // 4, "PARTS": parts.count}
+    imports = {"merge": "merge_parts", "lse": "merge_no_lse" if lse is None else "merge_lse"}
+    kernel = batch.device.kernel("merge_rows", constants, imports)
+    group = kernel.bind(parts.scratch, None, None, None, None, out, None, lse)
+    batch.dispatch(kernel, group, shape.q_heads, parts.rows)
 
 
 def merge_state(

@@ -14,6 +14,13 @@ from webkv.kernels.shape import STRIDES, AttentionShape
 KV_TILE = 512
 """Tokens of a split of decode; they start at absolute multiples of it."""
 
+PREFILL_PART = 49152
+"""Tokens of a part of prefill; they start at absolute multiples of it.
+
+llvmpipe ends every loop of an invocation, in silence, after 65535 turns of all its loops together; a walk
+over a part takes at most 1.26 for each token.
+"""
+
 # Query rows that share the keys a portable workgroup reads: 8 rows x 8 keys fill a GPU lane's registers.
 _MAX_ROWS = 8
 _MIN_LANES = 32
@@ -28,6 +35,11 @@ _STEPS = ("core", "tile", "walk")
 def kv_tiles(first: int, end: int) -> int:
     """How many tiles hold the absolute positions `first` (of the first listed page) `.. end - 1`."""
     return max(0, -(-end // KV_TILE) - first // KV_TILE)
+
+
+def kv_parts(first: int, end: int) -> int:
+    """How many parts of prefill hold the absolute positions of `kv_tiles`; at least one."""
+    return max(1, -(-end // PREFILL_PART) - first // PREFILL_PART)
 
 
 def uses_quads(device: Device, shape: AttentionShape) -> bool:
