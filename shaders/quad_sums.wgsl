@@ -1,4 +1,5 @@
 // How sums leave their registers, four dims of a row at a time; see quad_core.
+
 // The row's sums move up by 4 dims.
 fn next_half(row: u32) {
     if (row < ROWS) {

@@ -1,5 +1,6 @@
 // What comes before and after a workgroup's walk over tiles; see quad_core.  `rows`: ROWS.
 // What every row needs once is a loop in which values move up: a copy for each row would compile for seconds.
+// rows - ROWS is 0, which the compiler does not know; see rows_of.
 #import sums
 
 var<workgroup> state: array<vec2<f32>, 32>;  // [row][stream] m and the sum of p
