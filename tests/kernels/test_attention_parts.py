@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.paged import Held, Paged, mla_shape, rope_table, shape_of
-from tests.kernels.test_attention_prefill import check, prefill, tree_of, truncated
+from tests.kernels.test_attention_prefill import check, check_chunks, check_each_alone, tree_of
 from tests.support import cases
 from webkv.kernels import attention, variants
 
@@ -65,32 +65,16 @@ async def test_token_trees() -> None:
     await check(case, [7, 3, 2], lse=False, tree=tree_of(parents))
 
 
+@pytest.mark.usefixtures("short_parts")
 @pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
-@pytest.mark.usefixtures("short_parts")
 async def test_a_row_alone_equals_the_row_in_a_batch(dtype: str) -> None:
-    case = Paged(shape_of(9, 3, 64, dtype=dtype), HELD)
-    q = case.queries(sum(ROWS))
-    out, lse = await prefill(case, q, ROWS)
-    at = 0
-    for one, n in zip(HELD, ROWS, strict=True):
-        alone, alone_lse = await prefill(Paged(case.shape, [one]), q[at : at + n], [n])
-        assert alone.tobytes() == out[at : at + n].tobytes()
-        assert alone_lse.tobytes() == lse[at : at + n].tobytes()
-        at += n
+    await check_each_alone(shape_of(9, 3, 64, dtype=dtype), HELD, ROWS)
 
 
-@pytest.mark.parametrize("window", [0, 17, 300])
 @pytest.mark.usefixtures("short_parts")
+@pytest.mark.parametrize("window", [0, 17, 300])
 async def test_chunks_give_the_bits_of_one_prompt(window: int) -> None:
-    total, first = 530, 480
-    case = Paged(shape_of(9, 3, 64, window=window), [Held(total)])
-    q = case.queries(total)
-    out, _ = await prefill(case, q, [total])
-    for start in range(first, total, 7):
-        end = min(start + 7, total)
-        freed = max(start + 1 - window, 0) if window else 0
-        got, _ = await prefill(truncated(case, end, freed), q[start:end], [end - start])
-        assert got.tobytes() == out[start:end].tobytes()
+    await check_chunks(window, total=530, first=480, chunk=7)
 
 
 @pytest.mark.parametrize("shape", [shape_of(2, 1, 32), shape_of(2, 1, 64, dtype="f16"), shape_of(2, 1, 24)])

@@ -115,25 +115,26 @@ async def test_token_trees() -> None:
     await check(case, [7, 3, 2], lse=False, tree=tree_of(parents))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
-async def test_a_row_alone_equals_the_row_in_a_batch(dtype: str) -> None:
-    held, rows = [Held(300), Held(40), Held(270)], [3, 40, 11]
-    case = Paged(shape_of(9, 3, 64, dtype=dtype), held)
-    q = case.queries(sum(rows))
-    out, lse = await prefill(case, q, rows)
+async def check_each_alone(shape: Any, held: list[Held], rows: list[int]) -> None:
+    """Every sequence by itself gives the bits it has in a batch."""
+    q = Paged(shape, held).queries(sum(rows))
+    out, lse = await prefill(Paged(shape, held), q, rows)
     at = 0
     for one, n in zip(held, rows, strict=True):
-        alone, alone_lse = await prefill(Paged(case.shape, [one]), q[at : at + n], [n])
+        alone, alone_lse = await prefill(Paged(shape, [one]), q[at : at + n], [n])
         assert alone.tobytes() == out[at : at + n].tobytes()
         assert alone_lse.tobytes() == lse[at : at + n].tobytes()
         at += n
 
 
-@pytest.mark.parametrize("window", [0, 17])
-@pytest.mark.parametrize("chunk", [1, 7, 16])
-async def test_chunks_give_the_bits_of_one_prompt(window: int, chunk: int) -> None:
-    shape, total, first = shape_of(9, 3, 64, window=window), 275, 240
-    case = Paged(shape, [Held(total)])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+async def test_a_row_alone_equals_the_row_in_a_batch(dtype: str) -> None:
+    await check_each_alone(shape_of(9, 3, 64, dtype=dtype), [Held(300), Held(40), Held(270)], [3, 40, 11])
+
+
+async def check_chunks(window: int, total: int, first: int, chunk: int) -> None:
+    """The rows from `first` on, a chunk at a time, give the bits of one prompt."""
+    case = Paged(shape_of(9, 3, 64, window=window), [Held(total)])
     q = case.queries(total)
     out, lse = await prefill(case, q, [total])
     for start in range(first, total, chunk):
@@ -143,6 +144,12 @@ async def test_chunks_give_the_bits_of_one_prompt(window: int, chunk: int) -> No
         got, got_lse = await prefill(part, q[start:end], [end - start])
         assert got.tobytes() == out[start:end].tobytes()
         assert got_lse.tobytes() == lse[start:end].tobytes()
+
+
+@pytest.mark.parametrize("window", [0, 17])
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+async def test_chunks_give_the_bits_of_one_prompt(window: int, chunk: int) -> None:
+    await check_chunks(window, total=275, first=240, chunk=chunk)
 
 
 def truncated(case: Paged, length: int, freed: int) -> Paged:

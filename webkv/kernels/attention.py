@@ -148,7 +148,7 @@ def _merge_splits(
 ) -> None:
     constants = {**shape.constants("PAGE_TOKENS", "V_DIM", "WINDOW"), "LANES": shape.v_dim // 4}
     constants["SPLIT"] = KV_TILE
-    imports = {"page_table": "page_table", "merge": "merge_parts"}
+    imports = {"splits": "splits_of_sequence", "page_table": "page_table", "merge": "merge_parts"}
     imports["lse"] = "merge_no_lse" if lse is None else "merge_lse"
     kernel = batch.device.kernel("merge_splits", constants, imports)
     group = kernel.bind(scratch, None, table.page_indptr, table.length_info, None, out, None, lse)
@@ -233,8 +233,9 @@ def _merge_parts(
     batch: Batch, parts: Parts, out: Binding, lse: Binding | None, shape: AttentionShape
 ) -> None:
     constants = {**shape.constants("V_DIM"), "LANES": shape.v_dim // 4, "PARTS": parts.count}
-    imports = {"merge": "merge_parts", "lse": "merge_no_lse" if lse is None else "merge_lse"}
-    kernel = batch.device.kernel("merge_rows", constants, imports)
+    imports = {"splits": "splits_of_rows", "merge": "merge_parts"}
+    imports["lse"] = "merge_no_lse" if lse is None else "merge_lse"
+    kernel = batch.device.kernel("merge_splits", constants, imports)
     group = kernel.bind(parts.scratch, None, None, None, None, out, None, lse)
     batch.dispatch(kernel, group, shape.q_heads, parts.rows)
 
