@@ -108,6 +108,16 @@ fn larger(a: f32, b: f32) -> f32 {
     return select(b, a, a > b);
 }
 
+fn quad_sum(x: f32) -> f32 {
+    let two = x + quadSwapX(x);
+    return two + quadSwapY(two);
+}
+
+fn quad_largest(x: f32) -> f32 {
+    let two = larger(x, quadSwapX(x));
+    return larger(two, quadSwapY(two));
+}
+
 // 2^x for whole x <= 0.
 fn power_of_2(x: f32) -> f32 {
     return bitcast<f32>((i32(larger(x, -127.0)) + 127) << 23u);

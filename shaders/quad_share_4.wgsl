@@ -3,13 +3,11 @@ const SHARE = 4u;
 alias Values = array<vec4<f32>, SHARE>;  // the same 4 dims of each slot
 
 fn sum_of(x: f32) -> f32 {
-    let two = x + quadSwapX(x);
-    return two + quadSwapY(two);
+    return quad_sum(x);
 }
 
 fn largest_of(x: f32) -> f32 {
-    let two = larger(x, quadSwapX(x));
-    return larger(two, quadSwapY(two));
+    return quad_largest(x);
 }
 
 fn every_lane(x: u32) -> array<u32, SHARE> {

@@ -3,14 +3,12 @@ const SHARE = 8u;
 alias Values = array<vec4<f32>, SHARE>;  // the same 4 dims of each slot
 
 fn sum_of(x: f32) -> f32 {
-    let two = x + quadSwapX(x);
-    let four = two + quadSwapY(two);
+    let four = quad_sum(x);
     return four + subgroupShuffleXor(four, 4u);
 }
 
 fn largest_of(x: f32) -> f32 {
-    let two = larger(x, quadSwapX(x));
-    let four = larger(two, quadSwapY(two));
+    let four = quad_largest(x);
     return larger(four, subgroupShuffleXor(four, 4u));
 }
 

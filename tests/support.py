@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from webkv.gpu import Device, open_device
+from webkv.kernels import attention, variants
 from webkv.kernels.matmul import FEATURES
 
 # In a page pure Python takes ten times as long; its own traps do not need many examples.
@@ -70,3 +71,9 @@ def upload(gpu: Device, *arrays: np.ndarray) -> list[Any]:
 def random(seed: int, *shape: int) -> np.ndarray:
     """Reproducible float32 values of unit variance."""
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def set_part(monkeypatch: pytest.MonkeyPatch, tokens: int = 256) -> None:
+    """Prefill walks parts of `tokens`; one tile is the shortest there can be."""
+    for module in (attention, variants):
+        monkeypatch.setattr(module, "PREFILL_PART", tokens)

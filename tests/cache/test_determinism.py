@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.cache.harness import config, group
-from tests.support import device, random, read_array
+from tests.support import device, random, read_array, set_part
 from webkv.cache import CacheConfig, PagedKVCache
 from webkv.gpu import Device
-from webkv.kernels import attention, variants
+from webkv.kernels.variants import PREFILL_PART
 
 CONFIGS = {
     "mixed": config(group(), group("local", (1,), window=20), page_dtype="f16", max_total_len=2048,
@@ -43,13 +43,12 @@ async def outputs(
     return {seq: np.stack(made)[:, ends[at] : ends[at + 1]] for at, seq in enumerate(ids)}
 
 
-@pytest.mark.parametrize("part", [variants.PREFILL_PART, 256])
+@pytest.mark.parametrize("part", [PREFILL_PART, 256])
 @pytest.mark.parametrize("kind", CONFIGS)
 async def test_bits_do_not_depend_on_neighbours_pages_or_chunks(
     kind: str, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (attention, variants):
-        monkeypatch.setattr(module, "PREFILL_PART", part)
+    set_part(monkeypatch, part)
     gpu = await device()
     whole, decode = random(1, 2, LENGTH, 128), random(2, 2, 1, 128)
     alone = new(gpu, CONFIGS[kind])

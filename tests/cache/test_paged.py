@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from tests.cache.harness import NO_ROPE, Pair, config, group
-from tests.support import cases, device, random, read_array
+from tests.support import cases, device, random, read_array, set_part
 from webkv.cache import CacheConfig, RopeConfig
 from webkv.errors import CacheError
-from webkv.kernels import attention, variants
 
 ROPES = {
     "none": NO_ROPE,
@@ -220,8 +219,7 @@ async def test_rows_beyond_the_batch_are_left_alone() -> None:
 
 
 async def test_prefill_over_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention, variants):
-        monkeypatch.setattr(module, "PREFILL_PART", 256)
+    set_part(monkeypatch)
     groups = group(), group("local", (1,), window=20)
     pair = Pair(await device(), config(*groups, max_total_len=1024, prefill_chunk_size=512))
     for seq in range(2):
@@ -233,8 +231,7 @@ async def test_prefill_over_several_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_parts_that_take_more_than_a_binding_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention, variants):
-        monkeypatch.setattr(module, "PREFILL_PART", 256)
+    set_part(monkeypatch)
     gpu = await device()
     pair = Pair(gpu, config(max_total_len=2048, prefill_chunk_size=65536))
     pair.cache.add_sequence(0)

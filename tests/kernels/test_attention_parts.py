@@ -8,15 +8,13 @@ import pytest
 
 from tests.kernels.paged import Held, Paged, mla_shape, rope_table, shape_of
 from tests.kernels.test_attention_prefill import check, check_chunks, check_each_alone, tree_of
-from tests.support import cases
-from webkv.kernels import attention, variants
+from tests.support import cases, set_part
 
 
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of one tile, the shortest there can be."""
-    for module in (attention, variants):
-        monkeypatch.setattr(module, "PREFILL_PART", 256)
+    """Parts of one tile."""
+    set_part(monkeypatch)
 
 
 SHAPES = {

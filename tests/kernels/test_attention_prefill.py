@@ -10,7 +10,7 @@ import pytest
 from tests.kernels.paged import Held, Paged, mla_shape, rope_table, shape_of
 from tests.support import cases, device, read_array
 from webkv.kernels import reference
-from webkv.kernels.attention import Parts, attend_prefill, prefill_scratch_floats
+from webkv.kernels.attention import Parts, attend_prefill, scratch_floats
 
 
 async def prefill(
@@ -22,15 +22,15 @@ async def prefill(
     indptr = np.concatenate([[0], np.cumsum(rows)]).astype(np.int32)
     out = gpu.buffer(4 * n * shape.out_width, data=np.full(n * shape.out_width, np.nan, np.float32))
     lses = gpu.buffer(4 * n * shape.q_heads)
-    count = case.max_parts()
-    scratch = gpu.buffer(4 * n * prefill_scratch_floats(count, shape))
+    parts, count = None, case.max_parts()
+    if count > 1:
+        parts = Parts(count, n, gpu.buffer(4 * n * scratch_floats(count, shape)))
     more = {k: gpu.buffer(a.nbytes, data=a) if isinstance(a, np.ndarray) else a for k, a in more.items()}
     with gpu.batch() as batch:
         attend_prefill(
             batch, q=gpu.buffer(q.nbytes, data=q), pages=pages, table=table,
             qo_indptr=gpu.buffer(indptr.nbytes, data=indptr), out=out, sequences=len(rows),
-            max_rows=max(rows), shape=shape, lse=lses if lse else None,
-            parts=Parts(count, n, scratch) if count > 1 else None, **more,
+            max_rows=max(rows), shape=shape, lse=lses if lse else None, parts=parts, **more,
         )  # fmt: skip
     return (
         await read_array(gpu, out, np.float32, (n, shape.q_heads, shape.v_dim)),

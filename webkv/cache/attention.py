@@ -21,7 +21,7 @@ from webkv.kernels.attention import (
     attend_prefill,
     decode_scratch_bytes,
     merge_state,
-    prefill_scratch_floats,
+    scratch_floats,
 )
 from webkv.kernels.shape import AttentionShape, Binding, PageTable
 from webkv.kernels.variants import KV_TILE, appends
@@ -164,13 +164,7 @@ class Attention:
             return
         views = work.views.groups[layer.at]
         table = views.table if include_new else self._ragged.past(work.step, layer)
-        pages = self._textures.source(work.batch, layer, work.step)
-        attend_prefill(
-            work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
-            sequences=len(work.step.sequences), max_rows=max(work.step.lengths), lse=lse,
-            q_stride=shape.q_width, causal=False, rope_full=layer.rope_full, shape=shape,
-            parts=self._parts(work, layer, shape),
-        )  # fmt: skip
+        self._prefill(work, layer, shape, q, out, lse, table, shape.q_width, causal=False)
 
     def merge(
         self, work: Work, layer: Layer, out: Binding, lse: Binding, other_out: Binding,
@@ -288,19 +282,26 @@ class Attention:
                 rope_full=layer.rope_full, append=append, rope_table=views.rope_table, closed=layer.texture,
             )  # fmt: skip
             return
+        tree = work.views.tree if work.step.tree is not None else None
+        self._prefill(work, layer, shape, q, out, lse, table, q_stride, tree=tree)
+
+    def _prefill(
+        self, work: Work, layer: Layer, shape: AttentionShape, q: Binding, out: Binding,
+        lse: Binding | None, table: PageTable, q_stride: int, **mask: Any,
+    ) -> None:  # fmt: skip
+        parts = self._parts(work, layer, shape)
         pages = self._textures.source(work.batch, layer, work.step)
         attend_prefill(
             work.batch, q=q, pages=pages, table=table, qo_indptr=work.views.qo_indptr, out=out,
-            sequences=sequences, max_rows=max(work.step.lengths), shape=shape, lse=lse, q_stride=q_stride,
-            tree=work.views.tree if work.step.tree is not None else None, rope_full=layer.rope_full,
-            parts=self._parts(work, layer, shape),
+            sequences=len(work.step.sequences), max_rows=max(work.step.lengths), shape=shape, lse=lse,
+            q_stride=q_stride, rope_full=layer.rope_full, parts=parts, **mask,
         )  # fmt: skip
 
     def _parts(self, work: Work, layer: Layer, shape: AttentionShape) -> Parts | None:
         count = work.step.groups[layer.at].max_parts
         if count <= 1:
             return None
-        floats = prefill_scratch_floats(count, shape)
+        floats = scratch_floats(count, shape)
         if F32 * floats * self._config.prefill_chunk_size > self._limit:
             raise CacheError(
                 f"prefill in {count} parts of keys needs {F32 * floats} bytes for each row of "

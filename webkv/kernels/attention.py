@@ -36,8 +36,12 @@ NO_LSE = -5e4
 
 def decode_scratch_bytes(sequences: int, max_tiles: int, shape: AttentionShape) -> int:
     """Bytes `attend_decode` needs in `scratch`; 0 if every sequence has one tile at most."""
-    rows = sequences * (max_tiles + 1) * shape.q_heads
-    return 0 if max_tiles <= 1 else 4 * rows * (shape.v_dim + 4)
+    return 0 if max_tiles <= 1 else 4 * sequences * scratch_floats(max_tiles + 1, shape)
+
+
+def scratch_floats(parts: int, shape: AttentionShape) -> int:
+    """Floats that the records of `parts` parts of each query row take in scratch."""
+    return parts * shape.q_heads * (shape.v_dim + 4)
 
 
 def attend_decode(
@@ -82,7 +86,7 @@ def attend_decode(
         run.dispatch(pages, out, 1, {"store": "attend_store" if lse is None else "attend_store_lse"}, extra)
     elif closed is None or extra is not None:
         run.dispatch(pages, scratch, max_tiles, {"store": "attend_store_split"}, rope_full)
-        _merge_splits(batch, scratch, table, out, lse, sequences, shape)
+        _merge(batch, scratch, out, lse, sequences, shape, table=table)
     else:
         both = {"store": "attend_store_split", "open": "attend_open"}
         run.dispatch(closed, scratch, max_tiles, {**both, "part": "attend_part_closed"})
@@ -137,22 +141,24 @@ class _Decode:
             imports |= {"put": "attend_put", "encode": f"encode_{self.shape.dtype}", "pages": put}
 
 
-def _merge_splits(
-    batch: Batch,
-    scratch: Binding,
-    table: PageTable,
-    out: Binding,
-    lse: Binding | None,
-    sequences: int,
-    shape: AttentionShape,
-) -> None:
-    constants = {**shape.constants("PAGE_TOKENS", "V_DIM", "WINDOW"), "LANES": shape.v_dim // 4}
-    constants["SPLIT"] = KV_TILE
-    imports = {"splits": "splits_of_sequence", "page_table": "page_table", "merge": "merge_parts"}
-    imports["lse"] = "merge_no_lse" if lse is None else "merge_lse"
+def _merge(
+    batch: Batch, scratch: Binding, out: Binding, lse: Binding | None, rows: int, shape: AttentionShape,
+    *, table: PageTable | None = None, parts: int = 0,
+) -> None:  # fmt: skip
+    """Merge the records of each row: `parts`, or as many as the row's sequence has splits by `table`."""
+    constants = {**shape.constants("V_DIM"), "LANES": shape.v_dim // 4}
+    imports = {"merge": "merge_parts", "lse": "merge_no_lse" if lse is None else "merge_lse"}
+    tables: tuple[Binding | None, ...] = (None, None)
+    if table is None:
+        imports["splits"] = "splits_of_rows"
+        constants["PARTS"] = parts
+    else:
+        imports |= {"splits": "splits_of_sequence", "page_table": "page_table"}
+        constants |= {**shape.constants("PAGE_TOKENS", "WINDOW"), "SPLIT": KV_TILE}
+        tables = table.page_indptr, table.length_info
     kernel = batch.device.kernel("merge_splits", constants, imports)
-    group = kernel.bind(scratch, None, table.page_indptr, table.length_info, None, out, None, lse)
-    batch.dispatch(kernel, group, shape.q_heads, sequences)
+    group = kernel.bind(scratch, None, *tables, None, out, None, lse)
+    batch.dispatch(kernel, group, shape.q_heads, rows)
 
 
 @dataclass(frozen=True)
@@ -160,17 +166,12 @@ class Parts:
     """What prefill needs for more than one part of keys.
 
     `count`: the largest `kv_parts` of the batch.  `rows`: of all sequences.  `scratch`:
-    `prefill_scratch_floats` for each of them.
+    `scratch_floats` for each of them.
     """
 
     count: int
     rows: int
     scratch: Binding
-
-
-def prefill_scratch_floats(parts: int, shape: AttentionShape) -> int:
-    """Floats that `attend_prefill` needs in `Parts.scratch` for each query row."""
-    return parts * shape.q_heads * (shape.v_dim + 4)
 
 
 def attend_prefill(
@@ -226,18 +227,7 @@ def attend_prefill(
     pairs = max_rows * shape.group
     batch.dispatch(kernel, group, -(-pairs // (rows * teams)), shape.kv_heads * count, sequences)
     if parts is not None:
-        _merge_parts(batch, parts, out, lse, shape)
-
-
-def _merge_parts(
-    batch: Batch, parts: Parts, out: Binding, lse: Binding | None, shape: AttentionShape
-) -> None:
-    constants = {**shape.constants("V_DIM"), "LANES": shape.v_dim // 4, "PARTS": parts.count}
-    imports = {"splits": "splits_of_rows", "merge": "merge_parts"}
-    imports["lse"] = "merge_no_lse" if lse is None else "merge_lse"
-    kernel = batch.device.kernel("merge_splits", constants, imports)
-    group = kernel.bind(parts.scratch, None, None, None, None, out, None, lse)
-    batch.dispatch(kernel, group, shape.q_heads, parts.rows)
+        _merge(batch, parts.scratch, out, lse, parts.rows, shape, parts=count)
 
 
 def merge_state(

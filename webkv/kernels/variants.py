@@ -34,12 +34,16 @@ _STEPS = ("core", "tile", "walk")
 
 def kv_tiles(first: int, end: int) -> int:
     """How many tiles hold the absolute positions `first` (of the first listed page) `.. end - 1`."""
-    return max(0, -(-end // KV_TILE) - first // KV_TILE)
+    return _pieces(first, end, KV_TILE)
 
 
 def kv_parts(first: int, end: int) -> int:
     """How many parts of prefill hold the absolute positions of `kv_tiles`; at least one."""
-    return max(1, -(-end // PREFILL_PART) - first // PREFILL_PART)
+    return max(1, _pieces(first, end, PREFILL_PART))
+
+
+def _pieces(first: int, end: int, size: int) -> int:
+    return max(0, -(-end // size) - first // size)
 
 
 def uses_quads(device: Device, shape: AttentionShape) -> bool:
